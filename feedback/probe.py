@@ -1,7 +1,8 @@
 """What a probe is, and how probes are found.
 
-A probe is a class with a `layer`, a `predicate` and a `run`, in `feedback/<layer>/probe.py` as `PROBE`. Adding a layer adds a folder
-and touches no list. The predicate is built from the question alone and is recorded before `run` is called.
+A probe is a class with a `layer`, a `predicate` and a `run`, in `feedback/<layer>/probe.py` as `PROBE`. Adding a layer
+adds a folder and touches no list. The predicate is built from the question alone and is recorded before `run` is
+called.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tree:
-    """A state of the target on disk: `root` is what goes on the worker's module path, `config` its launch configuration."""
+    """A state of the target on disk: `root` is what goes on the worker's module path.
+
+    `config` its launch configuration.
+    """
 
     root: Path
     commit: str
@@ -33,9 +37,10 @@ class Tree:
 class Question:
     """What is asked about a candidate.
 
-    `kind` is `launch`, `code` or `bundle`; `changed` the files that differ from `base` (relative, POSIX); `operators` those that the move is
-    meant to touch (empty: not known, check all whose file or selection changed); `changes_numerics` whether token equality may be
-    given up (a type change): then NLL and KL gate instead. `limits` are the goal's constraints by name.
+    `kind` is `launch`, `code` or `bundle`; `changed` the files that differ from `base` (relative, POSIX); `operators`
+    those that the move is meant to touch (empty: not known, check all whose file or selection changed);
+    `changes_numerics` whether token equality may be given up (a type change): then NLL and KL gate instead. `limits`
+    are the goal's constraints by name.
     """
 
     hypothesis: str
@@ -50,6 +55,7 @@ class Question:
     operators: tuple[str, ...] = ()
     changes_numerics: bool = False
     limits: dict[str, float] = field(default_factory=dict)
+    scope: tuple[str, ...] = ()
 
 
 @dataclass

@@ -2,12 +2,14 @@
 
 Why it looks like this:
 
-* It is structural. A target satisfies it without importing it: methods take and return JSON-able values and numpy arrays,
-  and the parent validates them with the wire models below. A target can therefore not subclass, shadow or patch its judge.
-* It is split in two. `Target` answers questions about files, launch parameters and operators without starting anything; `Session` is a
-  started engine. A foreign engine known only by a launch command, an OpenAI-compatible endpoint and a metrics page can serve both: `start`
-  runs the command, `submit` posts, `step` collects what has streamed in, `metrics` reads the page, and whatever it cannot do
-  (operators, scores, spans) raises `NotImplementedError("why")`, which reaches the parent as `Unsupported`, never as a pass.
+* It is structural. A target satisfies it without importing it: methods take and return JSON-able values and numpy
+  arrays, and the parent validates them with the wire models below. A target can therefore not subclass, shadow or patch
+  its judge.
+* It is split in two. `Target` answers questions about files, launch parameters and operators without starting anything;
+  `Session` is a started engine. A foreign engine known only by a launch command, an OpenAI-compatible endpoint and a
+  metrics page can serve both: `start` runs the command, `submit` posts, `step` collects what has streamed in, `metrics`
+  reads the page, and whatever it cannot do (operators, scores, spans) raises `NotImplementedError("why")`, which
+  reaches the parent as `Unsupported`, never as a pass.
 * Nothing in it carries a time or a verdict: the parent's clock counts, and the parent compares.
 * Only worker processes call it (`feedback.workers`); an adapter module exposes `create() -> Target`.
 
@@ -110,8 +112,8 @@ class Tensor(Wire):
 class Case(Wire):
     """One input condition: axis sizes, the distribution of values, and what the case is for.
 
-    Tags: `typical` (what serving does), `odd` (lengths that divide nothing, size one), `constructed` (built to break something),
-    `microbench` (worth timing).
+    Tags: `typical` (what serving does), `odd` (lengths that divide nothing, size one), `constructed` (built to break
+    something), `microbench` (worth timing).
     """
 
     name: str
@@ -177,7 +179,8 @@ class StepReport(Wire):
 class Scored(Wire):
     """Teacher-forced score of one sequence, one entry per output token, natural logarithms.
 
-    `logprob` of the given token, `best` the most likely token and `best_logprob` its value; regret = best_logprob - logprob.
+    `logprob` of the given token, `best` the most likely token and `best_logprob` its value; regret = best_logprob -
+    logprob.
     """
 
     logprob: tuple[float, ...]
@@ -206,12 +209,15 @@ class Session(Protocol):
         """Token ids of each text, through the chat template as one user turn when `chat`."""
 
     def spans(self, level: int | None = None) -> dict[str, Any]:
-        """Drain the span log: `{"version", "rows", "dropped"}` (`target_engine/spans.py` row format). Sets the level when given."""
+        """Drain the span log: `{"version", "rows", "dropped"}` (`target_engine/spans.py` row format).
+
+        Sets the level when given.
+        """
 
     def metrics(self) -> dict[str, float]:
-        """Counters since start, names with units: at least `steps`, `prompt_tokens`, `cached_prompt_tokens`, `output_tokens`,
-        `scheduled_tokens`, `preemptions`, `batch_rows` (sum over steps of running requests), `kv_blocks`, `kv_blocks_peak`, `weight_bytes`,
-        `kv_bytes`, `max_batch`."""
+        """Counters since start, names with units: at least `steps`, `prompt_tokens`, `cached_prompt_tokens`,
+        `output_tokens`, `scheduled_tokens`, `preemptions`, `batch_rows` (sum over steps of running requests),
+        `kv_blocks`, `kv_blocks_peak`, `weight_bytes`, `kv_bytes`, `max_batch`."""
 
     def close(self) -> None:
         """Release everything; the session is unusable afterwards."""

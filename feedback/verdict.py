@@ -85,8 +85,8 @@ class Location(BaseModel):
 class Predicate(BaseModel):
     """The question, fixed before the probe runs.
 
-    `statement` is what the probe would confirm, in words; `parameters` are the numbers that decide it (tolerances, margins,
-    seeds, case names): JSON values only.
+    `statement` is what the probe would confirm, in words; `parameters` are the numbers that decide it (tolerances,
+    margins, seeds, case names): JSON values only.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,10 +104,11 @@ class Predicate(BaseModel):
 class Verdict(BaseModel):
     """One probe's answer; see the module docstring for the rules that the validator enforces.
 
-    `effect` is a ratio candidate / base of the metric named in the predicate (1.0 = no change; above 1 is better), `interval` its
-    confidence interval, `margin` the ratio that had to be beaten, `minimal_detectable_effect` the smallest |ratio - 1| this
-    measurement could resolve, `noise_floor` the A/A spread of |ratio - 1| in the same session, `n` the number of paired
-    units or passes. `metrics` carries further measured figures by name with the unit in the name (`output_throughput_tok_s`).
+    `effect` is a ratio candidate / base of the metric named in the predicate (1.0 = no change; above 1 is better),
+    `interval` its confidence interval, `margin` the ratio that had to be beaten, `minimal_detectable_effect` the
+    smallest |ratio - 1| this measurement could resolve, `noise_floor` the A/A spread of |ratio - 1| in the same
+    session, `n` the number of paired units or passes. `metrics` carries further measured figures by name with the unit
+    in the name (`output_throughput_tok_s`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -194,7 +195,10 @@ class Verdict(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Verdict:
-        """Read `to_json` back; a stored id that does not match the content raises `ValueError` (tampering or corruption)."""
+        """Read `to_json` back.
+
+        A stored id that does not match the content raises `ValueError` (tampering or corruption).
+        """
         data = json.loads(text)
         verdict = cls.model_validate(data)
         if data.get("id") not in (None, verdict.id):

@@ -1,0 +1,33 @@
+"""Running requests through a live engine, with the parent's own account of what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from feedback.load.collect import Collector
+from feedback.load.metrics import RequestRecord
+from feedback.target import Request
+from feedback.workers.handle import SessionHandle
+
+#: Engine steps asked for in one call: few enough that a hang is noticed in a call's time limit, many enough to be
+#: cheap.
+STEPS_PER_CALL = 16
+
+
+def generate(
+    session: SessionHandle, requests: Sequence[Request], timeout: float | None = None
+) -> tuple[RequestRecord, ...]:
+    """What the engine delivered, in the order of `requests` (which carry `prompt_token_ids`).
+
+    All are submitted at once, so the engine batches them as it would in service. Raises `Misreport` for what cannot be
+    true (wrong counts, unknown requests, no progress) and whatever the session raises. The records' times count calls,
+    not seconds.
+    """
+    collector = Collector(requests)
+    session.submit(collector.submitting(requests, at=0.0))
+    calls = 0.0
+    while not collector.done:
+        report = session.step(STEPS_PER_CALL, timeout=timeout)
+        collector.take(report, STEPS_PER_CALL, calls, calls + 1.0)
+        calls += 1.0
+    return collector.records()

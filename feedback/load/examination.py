@@ -1,0 +1,200 @@
+"""Asking the load question: engines, passes, verification. What the answers mean is decided in `conclusion`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from feedback.judging import Bench, Finding, failed
+from feedback.load.ab import ArmFailed
+from feedback.load.arms import LiveArm, LiveArms, peak_bytes, start_arm
+from feedback.load.collect import Misreport
+from feedback.load.conclusion import LoadSettings, arm_figures, bounds_for, conclude
+from feedback.load.disturbance import CpuMeter
+from feedback.load.passes import BaseFailed, Salted, TooDisturbed, UsedPass, measure_noise_floor, quiet_pass, unit_rows
+from feedback.load.verify import Bounds, Verification, verify
+from feedback.load.workload import Workload
+from feedback.oracle import OracleFailure
+from feedback.statistics import Comparison, Decision, NoiseFloor, Pass, Plan
+from feedback.target import Request
+from feedback.verdict import Location, Status
+from feedback.workers.failures import WorkerFailure
+
+#: CPU time that an engine may use while the other is timed, per CPU time in its own turns.
+OFF_TURN_SHARE = 0.05
+
+
+class Wrong(Exception):
+    """The candidate is refuted by what it delivered; carries the finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.observed)
+        self.finding = finding
+
+
+@dataclass
+class Examination:
+    """One question, from start to finding. Effects stand here; what they mean is decided by pure functions."""
+
+    bench: Bench
+    settings: LoadSettings
+    used: list[UsedPass] = field(default_factory=list)
+    checked: list[Verification] = field(default_factory=list)
+    memory: dict[str, float] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def finding(self) -> Finding:
+        """Run it; a failed base or a noisy machine makes it invalid."""
+        question, self.data["settings"] = self.bench.question, asdict(self.settings)
+        workload = Workload.read(question.workload)
+        self.data["workload"] = {"name": workload.name, "digest": workload.digest}
+        arms = LiveArms.of(self.bench.context.workers)
+        try:
+            floor = self._floor(arms, workload)
+            comparison, decision = self._passes(arms, workload, floor)
+        except Wrong as wrong:
+            return replace(wrong.finding, data=self._data())
+        except TooDisturbed as error:
+            return Finding(
+                Status.INVALID, str(error), gaps=("timing",), next="load, on a quieter machine", data=self._data()
+            )
+        except BaseFailed as error:
+            arms.drop_base()
+            return Finding(
+                Status.INVALID, str(error), gaps=("nothing was learnt about the candidate",), data=self._data()
+            )
+        finding = conclude(question, self.settings, workload.name, comparison, decision, self._figures(), self.checked)
+        blind = CpuMeter(()).blind
+        return replace(finding, gaps=(*finding.gaps, *([blind] if blind else [])), data=self._data())
+
+    def _floor(self, arms: LiveArms, workload: Workload) -> NoiseFloor:
+        context, question = self.bench.context, self.bench.question
+        if context.noise is None:
+            context.noise, used = measure_noise_floor(
+                arms, question.base, workload, self.bench.oracle.tokenize, self.settings.floor, question.seed
+            )
+            self.data["floor_units"] = unit_rows([item.run for item in used])
+        self.data["floor"] = asdict(context.noise)
+        return context.noise
+
+    def _passes(self, arms: LiveArms, workload: Workload, floor: NoiseFloor) -> tuple[Comparison, Decision]:
+        """Pass after pass until the plan says stop."""
+        question, settings = self.bench.question, self.settings
+        plan = Plan(settings.margin, settings.max_passes)
+        salted = Salted(workload, self.bench.oracle.tokenize, question.seed, question.candidate.commit)
+        bounds = bounds_for(question, self.bench.oracle.description())
+        warm = salted.requests()
+        candidate = self._candidate(lambda: start_arm(self.bench.candidate, question.candidate, warm))
+        if settings.fresh_base:
+            arms.drop_base()
+        timings: list[Pass] = []
+        while True:
+            base = self._base(arms, warm)
+            used = self._one_pass(base, candidate, salted)
+            self.used.append(used)
+            timings.append(used.run.timing)
+            self._check(used, bounds)
+            comparison, decision = plan.look(timings, floor)
+            self.data["comparison"] = asdict(comparison)
+            if decision != "continue":
+                return comparison, decision
+            arms.drop_base()
+            if candidate.worker is not self.bench.candidate:
+                candidate.worker.close()
+            candidate = self._candidate(lambda: arms.open(question.candidate, "candidate", warm))
+
+    def _one_pass(self, base: LiveArm, candidate: LiveArm, salted: Salted) -> UsedPass:
+        try:
+            used = quiet_pass(base.arm, candidate.arm, salted, self.settings.policy, self.settings.repeats)
+        except ArmFailed as error:
+            if error.side == "base":
+                raise BaseFailed(f"the base failed: {_line(error.cause)}") from error
+            raise Wrong(_failure(error.cause)) from error
+        self.memory["peak_memory_bytes"] = max(self.memory.get("peak_memory_bytes", 0.0), peak_bytes(candidate.arm.pid))
+        self.memory["base_peak_memory_bytes"] = peak_bytes(base.arm.pid)
+        if used.run.base.off_turn_share > OFF_TURN_SHARE:
+            share = used.run.base.off_turn_share
+            raise BaseFailed(f"the base used {share:.0%} of its CPU time while the candidate was timed")
+        return used
+
+    def _candidate(self, start: Callable[[], LiveArm]) -> LiveArm:
+        try:
+            return start()
+        except Misreport as error:
+            raise Wrong(_failure(error)) from error
+
+    def _base(self, arms: LiveArms, warm: Sequence[Request]) -> LiveArm:
+        try:
+            return arms.base(self.bench.question.base, warm)
+        except (WorkerFailure, Misreport) as error:
+            raise BaseFailed(f"the base does not start: {_line(error)}") from error
+
+    def _check(self, used: UsedPass, bounds: Bounds) -> None:
+        """Verify the outputs of a pass, and that the candidate rested when it was not its turn."""
+        share = used.run.candidate.off_turn_share
+        if share > OFF_TURN_SHARE:
+            what = f"it used {share:.0%} of its CPU time while the base was timed: work outside its turn is not timed"
+            raise Wrong(Finding(Status.REFUTED, what, at=(Location(phase="timing"),)))
+        oracle, records = self.bench.oracle, used.run.candidate.records
+        try:
+            checked = verify(records, used.requests, oracle.score, bounds, oracle.ends_after)
+        except OracleFailure as error:
+            # An output that cannot be scored (an id outside the vocabulary) is the candidate's fault when the base's
+            # can be.
+            verify(used.run.base.records, used.requests, oracle.score, Bounds(exact=False))
+            what = f"its outputs cannot be scored: {error}"
+            raise Wrong(Finding(Status.REFUTED, what, at=(Location(phase="decode"),))) from error
+        self.checked.append(checked)
+        if checked.wrong:
+            first = checked.wrong[0]
+            more = f" (and {len(checked.wrong) - 1} more requests)" if len(checked.wrong) > 1 else ""
+            raise Wrong(
+                Finding(
+                    Status.REFUTED,
+                    f"wrong output: {first.line()}{more}",
+                    at=(Location(request=first.request, phase="decode" if first.position else "prefill"),),
+                    next="operators",
+                    metrics=checked.metrics(),
+                )
+            )
+
+    def _figures(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Serving metrics of candidate and base over all passes, on each arm's own clock."""
+        candidate = arm_figures([used.run.candidate for used in self.used])
+        base = arm_figures([used.run.base for used in self.used])
+        candidate["peak_memory_bytes"] = self.memory["peak_memory_bytes"]
+        base["peak_memory_bytes"] = self.memory["base_peak_memory_bytes"]
+        return candidate, base
+
+    def _data(self) -> dict[str, Any]:
+        """Everything for the evidence folder."""
+        runs = [used.run for used in self.used]
+        return {
+            **self.data,
+            "units": unit_rows(runs),
+            "thrown_away_units": unit_rows([run for used in self.used for run in used.thrown_away]),
+            "off_turn_shares": [[run.base.off_turn_share, run.candidate.off_turn_share] for run in runs],
+            "counters": [[run.base.counters, run.candidate.counters] for run in runs],
+            "instances": [run.timing.instances for run in runs],
+            "outputs": [{record.id: list(record.token_ids) for record in run.candidate.records} for run in runs],
+            "requests": [[request.model_dump(mode="json") for request in used.requests] for used in self.used],
+            "wrong": [item.line() for checked in self.checked for item in checked.wrong],
+        }
+
+
+def _failure(cause: Exception) -> Finding:
+    """The candidate failed or lied in a pass."""
+    if isinstance(cause, WorkerFailure):
+        return failed(cause)
+    request = cause.request if isinstance(cause, Misreport) else None
+    return Finding(
+        Status.REFUTED,
+        f"its reports cannot be true: {cause}",
+        at=(Location(request=request, phase="decode"),),
+        next="smoke",
+    )
+
+
+def _line(error: Exception) -> str:
+    return error.line if isinstance(error, WorkerFailure) else str(error)

@@ -1,0 +1,37 @@
+"""Which operators a candidate may have changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+from feedback.target import OperatorInfo
+
+
+def touched(
+    stated: Iterable[str],
+    changed: Sequence[str],
+    before: Sequence[OperatorInfo],
+    after: Sequence[OperatorInfo],
+) -> tuple[tuple[str, ...], str]:
+    """(operator names in order, why these): the stated ones and those whose file or selection differs; all when none is
+    known.
+
+    A changed file that stands beside the operators' folders (shared helpers, the registry) may change any of them.
+    """
+    names = [info.name for info in after]
+    folders = {info.name: {PurePosixPath(file).parent for file in info.files.values()} for info in after}
+    parents = {folder.parent for found in folders.values() for folder in found}
+    paths = [PurePosixPath(path) for path in changed]
+    if any(path.parent in parents for path in paths):
+        return tuple(names), "a file shared by all operators changed"
+    selected = {info.name: info.selected for info in before}
+    hit = set(stated) & set(names)
+    for info in after:
+        if info.selected != selected.get(info.name, info.selected):
+            hit.add(info.name)
+        if any(path.is_relative_to(folder) for path in paths for folder in folders[info.name]):
+            hit.add(info.name)
+    if hit:
+        return tuple(name for name in names if name in hit), "stated or changed"
+    return tuple(names), "none known to be touched"

@@ -1,0 +1,225 @@
+"""The trusted tree's answers: what is right, computed in a worker that no candidate code has ever been in.
+
+One oracle serves all probes of a session (`Oracle.of`), its engine started when first needed. Answers that depend on
+nothing but the trusted files, its launch configuration and the question are remembered for the whole process: the same
+prompts scored for the tenth candidate cost nothing. They stay in the parent; no candidate is ever sent one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedback.generation import generate
+from feedback.guard import file_digest, protected_digests
+from feedback.load.collect import Misreport
+from feedback.probe import Tree
+from feedback.target import Arrays, Case, ConfigProblem, Description, FileEntry, OperatorInfo, Request, Scored
+from feedback.verdict import canonical_json
+from feedback.workers.failures import WorkerFailure
+from feedback.workers.handle import SessionHandle, Worker
+from feedback.workers.pool import WorkerPool
+
+#: Most bytes of arrays that are remembered; logits of 1,000 positions over 49,152 tokens are 200 MB.
+MEMORY_BYTES = 768 << 20
+
+
+class OracleFailure(Exception):
+    """The trusted side failed, so nothing was learnt about the candidate; the text is one line."""
+
+
+class Memory:
+    """Least recently used values by key, bounded by the bytes of their arrays."""
+
+    def __init__(self, limit: int = MEMORY_BYTES) -> None:
+        self._limit, self._used = limit, 0
+        self._kept: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+
+    def get(self, key: str, compute: Callable[[], Any]) -> Any:
+        """The value of `key`, computed when it is not kept. Values are shared: callers do not change them."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+        value = compute()
+        size = _bytes(value)
+        self._kept[key] = (value, size)
+        self._used += size
+        while self._used > self._limit and len(self._kept) > 1:
+            self._used -= self._kept.popitem(last=False)[1][1]
+        return value
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(_bytes(item) for item in value)
+    return 64
+
+
+MEMORY = Memory()
+
+_ORACLES: weakref.WeakKeyDictionary[WorkerPool, dict[str, Oracle]] = weakref.WeakKeyDictionary()
+
+
+class Oracle:
+    """Answers of one trusted tree.
+
+    All methods raise `OracleFailure` when its worker fails, `Unsupported` as the target does.
+    """
+
+    def __init__(self, pool: WorkerPool, tree: Tree) -> None:
+        self._pool, self.tree = pool, tree
+        self._worker: Worker | None = None
+        self._session: SessionHandle | None = None
+        self._entries: tuple[FileEntry, ...] | None = None
+        self._key = ""
+
+    @classmethod
+    def of(cls, pool: WorkerPool, tree: Tree) -> Oracle:
+        """The session's oracle for this tree; made once per pool, and it ends with the pool."""
+        known = _ORACLES.setdefault(pool, {})
+        name = canonical_json([str(tree.root), tree.commit, tree.config])
+        if name not in known:
+            known[name] = cls(pool, tree)
+        return known[name]
+
+    def entries(self) -> tuple[FileEntry, ...]:
+        """The trusted tree's files with their roles."""
+        if self._entries is None:
+            self._entries = tuple(FileEntry.model_validate(item) for item in self._call("files"))
+        return self._entries
+
+    def protected(self) -> dict[str, str]:
+        """Path -> SHA-256 of the trusted tree's protected files."""
+        return protected_digests(self.tree.root, self.entries())
+
+    def description(self) -> Description:
+        """What the target says of itself."""
+        return self._remembered("describe", (), lambda: Description.model_validate(self._call("describe")))
+
+    def problems(self, config: dict[str, Any]) -> tuple[ConfigProblem, ...]:
+        """Why a launch configuration cannot start, as the trusted tree sees it."""
+        found = self._call("validate_config", config)
+        return tuple(ConfigProblem.model_validate(item) for item in found)
+
+    def known_config(self, config: dict[str, Any]) -> dict[str, Any]:
+        """`config` with every parameter that the trusted tree refuses set to the trusted configuration's own value.
+
+        A candidate may select an implementation that only its own tree has; what is right does not depend on it.
+        """
+        known = dict(config)
+        for _ in config:
+            refused = {problem.parameter.split(".")[0] for problem in self.problems(known)} & known.keys()
+            if not refused:
+                break
+            for name in refused:
+                known.pop(name)
+                if name in self.tree.config:
+                    known[name] = self.tree.config[name]
+        return known
+
+    def operators(self, config: dict[str, Any]) -> tuple[OperatorInfo, ...]:
+        """Specifications of the operators that run under `config`."""
+        known = self.known_config(config)
+        found = self._remembered("operators", (known,), lambda: self._call("operators", known))
+        return tuple(OperatorInfo.model_validate(item) for item in found)
+
+    def inputs(self, operator: str, case: Case, config: dict[str, Any], seed: int) -> Arrays:
+        """Fresh inputs, constants included."""
+        return self._call("operator_inputs", operator, case.model_dump(), config, seed)
+
+    def reference(self, operator: str, case: Case, config: dict[str, Any], inputs: Arrays) -> Arrays:
+        """Expected outputs and inout arrays."""
+        return self._call("operator_reference", operator, case.model_dump(), config, inputs)
+
+    def tokenize(self, texts: list[str], chat: bool = False) -> list[list[int]]:
+        """Token ids of each text."""
+        return self._remembered("tokenize", (texts, chat), lambda: self._on_session(lambda s: s.tokenize(texts, chat)))
+
+    def greedy(self, requests: Sequence[Request]) -> dict[str, tuple[int, ...]]:
+        """Output token ids by request id."""
+
+        def compute(session: SessionHandle) -> dict[str, tuple[int, ...]]:
+            return {record.id: record.token_ids for record in generate(session, requests)}
+
+        asked = [request.model_dump(mode="json") for request in requests]
+        return self._remembered("greedy", (asked,), lambda: self._on_session(compute))
+
+    def ends_after(self, prompts: Sequence[Sequence[int]]) -> tuple[bool, ...]:
+        """Whether the model, decoding greedily, ends right after each prompt of token ids."""
+
+        def compute(session: SessionHandle) -> tuple[bool, ...]:
+            asked = [
+                Request(id=str(index), prompt_token_ids=tuple(prompt), max_tokens=1)
+                for index, prompt in enumerate(prompts)
+            ]
+            return tuple(record.finish_reason == "stop" for record in generate(session, asked))
+
+        listed = [list(prompt) for prompt in prompts]
+        return self._remembered("ends_after", (listed,), lambda: self._on_session(compute))
+
+    def score(self, sequences: Sequence[dict[str, Any]]) -> tuple[Scored, ...]:
+        """Teacher-forced scores of `{"prompt": ids, "output": ids}` sequences."""
+
+        def one(sequence: dict[str, Any]) -> Scored:
+            return self._remembered(
+                "score", (sequence,), lambda: self._on_session(lambda s: s.score([sequence]).scored[0])
+            )
+
+        return tuple(one(sequence) for sequence in sequences)
+
+    def logits(self, prompt: Sequence[int], output: Sequence[int]) -> np.ndarray:
+        """Teacher-forced logits [output length, vocabulary], float32, of the positions that predict `output`."""
+
+        def compute(session: SessionHandle) -> np.ndarray:
+            return session.score([{"prompt": list(prompt), "output": list(output)}], logits=True).logits[0]
+
+        return self._remembered("logits", (list(prompt), list(output)), lambda: self._on_session(compute))
+
+    def close(self) -> None:
+        """End its worker; the next question opens a new one."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = self._session = None
+
+    def _remembered(self, what: str, arguments: tuple, compute: Callable[[], Any]) -> Any:
+        if not self._key:
+            files = [(entry.path, file_digest(self.tree.root, entry.path)) for entry in self.entries()]
+            text = canonical_json([str(self.tree.root), files, self.tree.config])
+            self._key = hashlib.sha256(text.encode()).hexdigest()
+        text = canonical_json([what, *arguments])
+        return MEMORY.get(f"{self._key}:{hashlib.sha256(text.encode()).hexdigest()}", compute)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._trusted(lambda: self._opened().call(method, *arguments))
+
+    def _on_session(self, ask: Callable[[SessionHandle], Any]) -> Any:
+        def run() -> Any:
+            worker = self._opened()
+            if self._session is None:
+                self._session = worker.start(self.tree.config)
+            return ask(self._session)
+
+        return self._trusted(run)
+
+    def _opened(self) -> Worker:
+        if self._worker is None:
+            self._worker = self._pool.open(self.tree, role="oracle")
+        return self._worker
+
+    def _trusted(self, run: Callable[[], Any]) -> Any:
+        try:
+            return run()
+        except WorkerFailure as failure:
+            if failure.kind != "error":
+                self.close()  # a broken worker answers nothing; the next question starts afresh
+            raise OracleFailure(f"the trusted target failed: {failure.line}") from failure
+        except Misreport as error:
+            self.close()
+            raise OracleFailure(f"the trusted target failed: {error}") from error

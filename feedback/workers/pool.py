@@ -1,0 +1,195 @@
+"""Workers for a session: one warm parent, forked for each worker that is opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from feedback import sandbox as confinement
+from feedback.sandbox import policy
+from feedback.workers import scratch, wire
+from feedback.workers.failures import WorkerFailure
+from feedback.workers.handle import Role, Scores, SessionHandle, Worker, checked_imports
+from feedback.workers.limits import Limits
+from feedback.workers.output import Output
+from feedback.workers.timed import Batch
+from feedback.workers.watched import WatchedProcess
+from feedback.workers.zygote_process import PRELOAD, ZygoteProcess
+
+if TYPE_CHECKING:
+    from feedback.probe import Tree
+
+__all__ = [
+    "Batch",
+    "Limits",
+    "Role",
+    "SandboxWarning",
+    "Scores",
+    "SessionHandle",
+    "Worker",
+    "WorkerFailure",
+    "WorkerPool",
+]
+
+#: Importing torch took 2 s here; a cold disk takes many times that.
+_WARM_UP_SECONDS = 180.0
+
+
+class SandboxWarning(RuntimeWarning):
+    """Candidate code is confined less than it should be; the text says what it could do."""
+
+
+class WorkerPool:
+    """Opens workers for trees of the target whose adapter module is `adapter`. A context manager; used from one thread.
+
+    The warm parent starts with `warm_up` or the first `open`, in the background on entering the context. `readable` are
+    further paths that workers may read (weights outside the user's cache that no launch configuration names).
+    `sandbox=False` is for looking into a fault of the sandbox: never for candidates of an agent.
+    """
+
+    def __init__(
+        self,
+        adapter: str,
+        limits: Limits | None = None,
+        sandbox: bool = True,
+        *,
+        readable: Sequence[Path] = (),
+        preload: Sequence[str] = PRELOAD,
+    ) -> None:
+        self.adapter = adapter
+        self.limits = limits or Limits()
+        self.level = confinement.level() if sandbox else confinement.PROCESS_ONLY
+        self._sandbox, self._preload = sandbox, tuple(preload)
+        self._readable = [policy.Rule(str(Path(path).resolve()), "read") for path in readable]
+        self._zygote: ZygoteProcess | None = None
+        self._rules: list[policy.Rule] | None = None
+        self._interpreter = policy.Interpreter.current()
+        self._processes: list[WatchedProcess] = []
+        self._folder: Path | None = None
+        self._opened = 0
+
+    def gaps(self) -> tuple[str, ...]:
+        """What the sandbox in force leaves open, for a verdict's `gaps`."""
+        return confinement.gaps(self.level)
+
+    def warm_up(self) -> None:
+        """Start the warm parent and wait until it has imported everything. Raises `WorkerFailure`."""
+        self._started().ready(_WARM_UP_SECONDS)
+
+    def open(self, tree: Tree, role: Role = "candidate") -> Worker:
+        """A new process that has imported the target from `tree.root` and nowhere else.
+
+        `oracle` is for the trusted tree: its worker may add to the user's cache of weights. Raises `WorkerFailure`
+        (method `import`) when the target cannot be imported or the process breaks a rule on the way.
+        """
+        zygote = self._started()
+        zygote.ready(_WARM_UP_SECONDS)
+        root = Path(tree.root).resolve()
+        if not root.is_dir():
+            raise WorkerFailure("error", "import", f"the tree {root} is not a folder")
+        self._opened += 1
+        assert self._folder is not None
+        place = scratch.prepare(self._folder / f"{self._opened}-{role}", trusted=role == "oracle")
+        process = self._forked(zygote, self._spec(tree, root, role, place), root, place)
+        seconds = self.limits.start_seconds
+        try:
+            hello = process.wait("import", seconds, time.monotonic() + seconds)
+            checked_imports(process, hello)
+            if hello.get("level") != self.level:
+                raise process.end("protocol", "import", f"the sandbox is {hello.get('level')!r}, not {self.level!r}")
+        except BaseException:
+            process.close()
+            raise
+        return Worker(process, role, self.level)
+
+    def close(self) -> None:
+        """End every worker and the warm parent, and remove their folders."""
+        for process in self._processes:
+            process.close()
+        self._processes.clear()
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> Self:
+        self._started()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _started(self) -> ZygoteProcess:
+        if self._zygote is None or not self._zygote.alive:
+            if self._zygote is not None:
+                self.close()
+            if self._sandbox and (gaps := self.gaps()):
+                warnings.warn(f"sandbox level {self.level!r}: {'; '.join(gaps)}", SandboxWarning, stacklevel=3)
+            self._folder = Path(tempfile.mkdtemp(prefix="infra-agent-workers-")).resolve()
+            self._zygote = ZygoteProcess(self._top, self._folder, self._interpreter, self._preload)
+        return self._zygote
+
+    @property
+    def _top(self) -> str:
+        return self.adapter.partition(".")[0]
+
+    def _spec(self, tree: Tree, root: Path, role: Role, place: scratch.Scratch) -> dict[str, Any]:
+        if self._rules is None:
+            judge = Path(__file__).resolve().parents[2]
+            self._rules = policy.interpreter_rules(self._top, self._interpreter, judge)
+        rules = [
+            *self._rules,
+            *policy.tree_rules(root),
+            *policy.weight_rules(tree.config),
+            *self._readable,
+            *place.rules,
+        ]
+        cpu, file = self.limits.cpu_seconds, self.limits.memory_bytes
+        limits = {"RLIMIT_CORE": (0, 0), "RLIMIT_CPU": (cpu, cpu + 5)}
+        if role != "oracle":  # which may write a large model into the cache
+            limits["RLIMIT_FSIZE"] = (file, file)
+        return {
+            "role": role,
+            "root": str(root),
+            "adapter": self.adapter,
+            "packages": [str(path) for path in self._interpreter.prefixes + self._interpreter.site_folders],
+            "scratch": str(place.folder),
+            "environment": place.environment,
+            "rules": rules,
+            "confine": self._sandbox,
+            "rlimits": limits,
+            "memory_bytes": self.limits.memory_bytes,
+        }
+
+    def _forked(
+        self, zygote: ZygoteProcess, spec: dict[str, Any], root: Path, place: scratch.Scratch
+    ) -> WatchedProcess:
+        ours, theirs = socket.socketpair()
+        outputs = {"stdout": Output(), "stderr": Output()}
+        trace = os.memfd_create("stacks", os.MFD_CLOEXEC)
+        fds = [theirs.fileno(), *(output.writer for output in outputs.values()), trace]
+        try:
+            pid = zygote.fork(spec, fds, self.limits.start_seconds)
+        except BaseException:
+            ours.close()
+            os.close(trace)
+            shutil.rmtree(place.folder, ignore_errors=True)
+            raise
+        finally:
+            theirs.close()
+            for output in outputs.values():
+                output.close_writer()
+        channel = wire.Channel(ours, wire.Caps())
+        process = WatchedProcess(zygote, pid, channel, outputs, trace, root, place.folder, self.limits)
+        self._processes = [known for known in self._processes if known.alive] + [process]
+        return process

@@ -1,0 +1,302 @@
+"""Shows the engine to a judge that knows nothing of it: plain values and numpy arrays in, plain values and numpy
+arrays out.
+
+`create()` gives an object with the methods of the judge's target protocol (version 1), which this module does not
+import. Half-width floats cross as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from target_engine.checkpoint import Checkpoint
+from target_engine.errors import EngineError
+from target_engine.launch import LaunchConfig, launch_space, problems
+from target_engine.ops import registry
+from target_engine.ops.specification import Arrays, Case, ModelSizes, OperatorSpec, TensorSpec, settings_of
+
+PROTOCOL_VERSION = 1
+PACKAGE = Path(__file__).parent
+PROFILE = "target_engine/profiles/run.toml"
+PROTECTED_NAMES = {"spec.py", "reference.py"}
+PROTECTED_FILES = {"adapter.py", "spans.py", "ops/specification.py", "ops/paged.py"}
+PROTECTED_FOLDERS = {"workloads", "profiles"}
+SUFFIXES = {".py", ".c", ".h", ".toml", ".jsonl", ".txt"}
+
+WORKLOADS = (
+    ("main", False, "16 requests of 40 to 270 prompt tokens, half behind a common prefix, 32 tokens each"),
+    ("heldout", True, "12 requests with other texts, lengths and output lengths"),
+    ("smoke", False, "3 short requests of 8 tokens"),
+)
+SCENARIOS = (
+    ("prefill", "prompts alone: one output token a request", None),
+    ("decode", "one-token prompts, long outputs", None),
+    (
+        "prefill_transfer",
+        "prefill and transfer of its KV blocks",
+        "this engine has one process and nothing to transfer to",
+    ),
+    ("encode", "embeddings of a modality encoder", "the model has text alone"),
+)
+
+
+class TargetEngine:
+    """The engine before anything is started."""
+
+    def __init__(self) -> None:
+        self._handles: list[tuple[OperatorSpec, LaunchConfig, Callable[..., Any]]] = []
+
+    def describe(self) -> dict[str, Any]:
+        """What this target is."""
+        return {
+            "protocol_version": PROTOCOL_VERSION,
+            "name": "target_engine",
+            "profile_path": PROFILE,
+            "launch_space": [asdict(parameter) for parameter in launch_space()],
+            "workloads": [
+                {"name": name, "path": f"target_engine/workloads/{name}.jsonl", "held_out": held_out, "doc": doc}
+                for name, held_out, doc in WORKLOADS
+            ],
+            "scenarios": [{"name": name, "doc": doc, "unsupported": reason} for name, doc, reason in SCENARIOS],
+        }
+
+    def validate_config(self, config: dict[str, Any]) -> list[dict[str, Any]]:
+        """Problems with a launch configuration; reads no weights."""
+        return [{"parameter": parameter, "message": message} for parameter, message in problems(config)]
+
+    def files(self) -> list[dict[str, Any]]:
+        """Every file of the package with what may be done to it."""
+        paths = sorted(path for path in PACKAGE.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+        return [
+            {"path": f"target_engine/{relative}", "role": _role(relative)}
+            for path in paths
+            if "__pycache__" not in (relative := path.relative_to(PACKAGE).as_posix())
+        ]
+
+    def operators(self, config: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every operator with its cases; those of the model's own sizes carry the tag `microbench`."""
+        launch = LaunchConfig.parse(config)
+        sizes = _model_sizes(launch)
+        return [_operator_info(registry.specification(name), launch, sizes) for name in registry.operator_names()]
+
+    def operator_inputs(self, operator: str, case: dict[str, Any], config: dict[str, Any], seed: int) -> Arrays:
+        """Fresh inputs, constants included, exactly representable in the compute type."""
+        spec, launch = registry.specification(operator), LaunchConfig.parse(config)
+        arrays = spec.make_inputs(_case(case), seed)
+        dtypes = {tensor.name: tensor.dtype for tensor in spec.tensors}
+        return {name: _rounded(array, dtypes[name], launch.dtype) for name, array in arrays.items()}
+
+    def operator_reference(self, operator: str, case: dict[str, Any], config: dict[str, Any], inputs: Arrays) -> Arrays:
+        """Expected outputs and inout arrays, computed in float64."""
+        wide = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in inputs.items()}
+        settings = settings_of(_case(case).dims, LaunchConfig.parse(config).dtype)
+        return registry.reference(operator)(settings, **wide)
+
+    def operator_open(self, operator: str, config: dict[str, Any], case: dict[str, Any], constants: Arrays) -> int:
+        """Build the selected implementation around its constants; returns a handle for `operator_run`."""
+        import torch
+
+        from target_engine.execution.host import available_threads, keep_freed_memory
+
+        launch, spec = LaunchConfig.parse(config), registry.specification(operator)
+        torch.set_num_threads(launch.threads or available_threads())
+        keep_freed_memory()
+        settings = settings_of(_case(case).dims, launch.dtype)
+        with torch.inference_mode():
+            tensors = {
+                tensor.name: to_torch(constants[tensor.name], tensor, launch.dtype).clone()
+                for tensor in spec.named("constant")
+            }
+            implementation = registry.build(operator, launch.implementation(operator), settings, **tensors)
+        self._handles.append((spec, launch, implementation))
+        return len(self._handles) - 1
+
+    def operator_run(self, handle: int, inputs: Arrays) -> Arrays:
+        """Run once on the runtime and inout arrays; the given arrays stay as they are."""
+        import torch
+
+        if not 0 <= handle < len(self._handles):
+            raise EngineError(f"operator handle {handle} was never opened")
+        spec, launch, implementation = self._handles[handle]
+        with torch.inference_mode():
+            arguments = []
+            for tensor in spec.named("runtime", "inout"):
+                value = to_torch(inputs[tensor.name], tensor, launch.dtype)
+                arguments.append((tensor, value.clone() if tensor.kind == "inout" else value))
+            result = implementation(*(value for _, value in arguments))
+        outputs = spec.named("output")
+        results = result if isinstance(result, tuple) else (result,) if outputs else ()
+        if len(results) != len(outputs):
+            raise EngineError(f"{spec.name} returned {len(results)} tensors, its specification has {len(outputs)}")
+        found = {tensor.name: to_numpy(value) for tensor, value in zip(outputs, results, strict=True)}
+        return found | {tensor.name: to_numpy(value) for tensor, value in arguments if tensor.kind == "inout"}
+
+    def start(self, config: dict[str, Any]) -> EngineSession:
+        """Start the engine."""
+        return EngineSession(LaunchConfig.parse(config))
+
+
+class EngineSession:
+    """A started engine."""
+
+    def __init__(self, config: LaunchConfig) -> None:
+        from target_engine.engine import Engine
+
+        self._engine: Any = Engine(config)
+
+    def submit(self, requests: list[dict[str, Any]]) -> None:
+        """Queue requests; all of them are checked before the first is queued."""
+        from target_engine.scheduling.request import SamplingParams
+
+        engine, queued = self._engine, []
+        for request in requests:
+            values = dict(request)
+            id, seed = values.pop("id"), values.pop("seed", None)
+            prompt, ids = values.pop("prompt", None), values.pop("prompt_token_ids", None)
+            if (prompt is None) == (ids is None):
+                raise EngineError(f"request {id}: give either prompt or prompt_token_ids")
+            values["stop"] = tuple(values.get("stop", ()))
+            try:
+                sampling = SamplingParams(**values, seed=engine.next_seed(len(queued)) if seed is None else seed)
+            except (TypeError, EngineError) as error:
+                raise EngineError(f"request {id}: {error}") from error
+            queued.append((id, engine.tokenizer.encode(prompt) if ids is None else list(ids), sampling))
+        for id, tokens, sampling in queued:
+            engine.add_request(id, tokens, sampling)
+
+    def abort(self, ids: list[str]) -> None:
+        """End requests early."""
+        for id in ids:
+            self._engine.abort(id)
+
+    def step(self, n: int) -> dict[str, Any]:
+        """At most `n` engine steps."""
+        tokens: dict[str, list[int]] = {}
+        reasons: dict[str, str] = {}
+        steps = 0
+        while steps < n and self._engine.has_work:
+            for output in self._engine.step():
+                tokens.setdefault(output.request_id, []).append(output.token_id)
+                if output.finish_reason is not None:
+                    reasons[output.request_id] = str(output.finish_reason)
+            steps += 1
+        progress = [{"id": id, "token_ids": ids, "finish_reason": reasons.get(id)} for id, ids in tokens.items()]
+        return {"steps": steps, "progress": progress, "unfinished": self._engine.unfinished}
+
+    def score(self, sequences: list[dict[str, Any]], logits: bool = False) -> dict[str, Any]:
+        """Teacher-forced scores with this session's weights and operators."""
+        scores = [self._engine.scorer.score(item["prompt"], item["output"], logits) for item in sequences]
+        result: dict[str, Any] = {
+            "scored": [{"logprob": s.logprob, "best": s.best, "best_logprob": s.best_logprob} for s in scores]
+        }
+        if logits:
+            result["logits"] = [score.logits for score in scores]
+        return result
+
+    def tokenize(self, texts: list[str], chat: bool = False) -> list[list[int]]:
+        """Token ids of each text."""
+        tokenizer = self._engine.tokenizer
+        if chat:
+            return [tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
+        return [tokenizer.encode(text) for text in texts]
+
+    def spans(self, level: int | None = None) -> dict[str, Any]:
+        """Drain the span log, and set its level when given."""
+        from target_engine.spans import SCHEMA_VERSION
+
+        log = self._engine.spans
+        rows = [span.row() for span in log.drain()]
+        if level is not None:
+            log.level = level
+        return {"version": SCHEMA_VERSION, "rows": rows, "dropped": log.dropped}
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since start."""
+        return self._engine.metrics()
+
+    def close(self) -> None:
+        """Let go of the model and its caches."""
+        self._engine = None
+
+
+def create() -> TargetEngine:
+    """The target."""
+    return TargetEngine()
+
+
+def _role(relative: str) -> str:
+    """Role of a file by its path within the package."""
+    path = Path(relative)
+    if f"target_engine/{relative}" == PROFILE:
+        return "profile"
+    if path.name in PROTECTED_NAMES or relative in PROTECTED_FILES or path.parts[0] in PROTECTED_FOLDERS:
+        return "protected"
+    return "editable"
+
+
+def _case(case: dict[str, Any]) -> Case:
+    return Case(case["name"], dict(case["dims"]), case.get("distribution", "normal"), tuple(case.get("tags", ())))
+
+
+def _model_sizes(launch: LaunchConfig) -> ModelSizes:
+    """Sizes of the configured model."""
+    model = Checkpoint.open(launch.model).config
+    return ModelSizes(
+        hidden=model.hidden_size,
+        intermediate=model.intermediate_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        vocabulary=model.vocab_size,
+        block_size=launch.block_size,
+        max_batch=launch.max_batch,
+        prefill_chunk=launch.prefill_chunk,
+    )
+
+
+def _operator_info(spec: OperatorSpec, launch: LaunchConfig, sizes: ModelSizes) -> dict[str, Any]:
+    found = registry.implementations(spec.name)
+    return {
+        "name": spec.name,
+        "role": spec.role,
+        "doc": spec.doc,
+        "tensors": [asdict(tensor) for tensor in spec.tensors],
+        "cases": [asdict(case) for case in (*spec.cases, *spec.microbench(sizes))],
+        "tolerance": {dtype: asdict(tolerance) for dtype, tolerance in spec.tolerance.items()},
+        "implementations": list(found),
+        "selected": launch.implementation(spec.name),
+        "files": {name: f"target_engine/ops/{spec.name}/{name}.py" for name in found},
+        "deterministic": spec.deterministic,
+    }
+
+
+def to_torch(array: np.ndarray, tensor: TensorSpec, compute: str) -> Any:
+    """A tensor over the array's memory where the type allows, otherwise a converted copy."""
+    import torch
+
+    if not array.flags.writeable or not array.flags.c_contiguous:
+        array = np.array(array)
+    return torch.from_numpy(array).to(getattr(torch, compute if tensor.dtype == "compute" else tensor.dtype))
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """The values as a C-ordered array; bfloat16 as float32."""
+    import torch
+
+    if type(tensor) is not torch.Tensor:
+        raise EngineError(f"an operator returned {type(tensor).__name__}, not a tensor")
+    return np.ascontiguousarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+
+
+def _rounded(array: np.ndarray, dtype: str, compute: str) -> np.ndarray:
+    """The array with the values that its type can hold."""
+    if dtype != "compute" or compute == "float32":
+        return array
+    import torch
+
+    return torch.from_numpy(array).to(torch.bfloat16).float().numpy()

@@ -1,0 +1,1 @@
+"""Models: each a readable list of operator calls over named weights. No scheduling, no files."""

@@ -1,0 +1,1 @@
+"""Causal attention of runs of new tokens over the paged cache."""

@@ -1,0 +1,1 @@
+"""The two parallel projections of the gated MLP."""

@@ -1,0 +1,1 @@
+"""Writes a step's keys and values into the paged cache."""

@@ -1,0 +1,12 @@
+"""Plain reference of the cache write."""
+
+from target_engine.ops.settings import OperatorSettings
+from target_engine.ops.specification import Arrays
+
+
+def reference(settings: OperatorSettings, k, v, slot_mapping, k_cache, v_cache) -> Arrays:
+    k_cache, v_cache = k_cache.copy(), v_cache.copy()
+    size = k_cache.shape[1]
+    k_cache[slot_mapping // size, slot_mapping % size] = k
+    v_cache[slot_mapping // size, slot_mapping % size] = v
+    return {"k_cache": k_cache, "v_cache": v_cache}

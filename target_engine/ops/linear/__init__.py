@@ -1,0 +1,1 @@
+"""A projection without bias: attention output and MLP down."""

@@ -1,0 +1,1 @@
+"""Projection to float32 logits over the vocabulary."""

@@ -1,0 +1,16 @@
+"""Logits over the vocabulary with a weight laid out once the way oneDNN's kernels read it."""
+
+import torch
+from torch import Tensor
+
+from target_engine.ops.settings import OperatorSettings
+
+
+class Implementation:
+    """weight [V, K]; x [N, K] -> logits float32 [N, V]. A tied embedding keeps its own plain table."""
+
+    def __init__(self, settings: OperatorSettings, weight: Tensor) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, settings.rows)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "").float()

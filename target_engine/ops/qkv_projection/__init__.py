@@ -1,0 +1,1 @@
+"""The three parallel projections before attention."""

@@ -1,0 +1,1 @@
+"""Rotary tables: cosines and sines of a step's positions."""
