@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from feedback.load.collect import Collector
+from feedback.load.collect import Collector, Misreport
 from feedback.load.metrics import RequestRecord
 from feedback.target import Request
 from feedback.workers.handle import SessionHandle
@@ -15,13 +15,16 @@ STEPS_PER_CALL = 16
 
 
 def generate(
-    session: SessionHandle, requests: Sequence[Request], timeout: float | None = None
+    session: SessionHandle,
+    requests: Sequence[Request],
+    timeout: float | None = None,
+    vocabulary: int | None = None,
 ) -> tuple[RequestRecord, ...]:
     """What the engine delivered, in the order of `requests` (which carry `prompt_token_ids`).
 
     All are submitted at once, so the engine batches them as it would in service. Raises `Misreport` for what cannot be
-    true (wrong counts, unknown requests, no progress) and whatever the session raises. The records' times count calls,
-    not seconds.
+    true (wrong counts, unknown requests, no progress, with `vocabulary` also ids outside it) and whatever the session
+    raises. The records' times count calls, not seconds.
     """
     collector = Collector(requests)
     session.submit(collector.submitting(requests, at=0.0))
@@ -30,4 +33,9 @@ def generate(
         report = session.step(STEPS_PER_CALL, timeout=timeout)
         collector.take(report, STEPS_PER_CALL, calls, calls + 1.0)
         calls += 1.0
-    return collector.records()
+    records = collector.records()
+    for record in records:
+        outside = [token for token in record.token_ids if vocabulary is not None and not 0 <= token < vocabulary]
+        if outside:
+            raise Misreport(f"delivered token id {outside[0]}, outside the vocabulary of {vocabulary}", record.id)
+    return records

@@ -74,7 +74,7 @@ class Oracle:
     """
 
     def __init__(self, pool: WorkerPool, tree: Tree) -> None:
-        self._pool, self.tree = pool, tree
+        self._pool, self.tree = weakref.ref(pool), tree
         self._worker: Worker | None = None
         self._session: SessionHandle | None = None
         self._entries: tuple[FileEntry, ...] | None = None
@@ -105,7 +105,7 @@ class Oracle:
 
     def problems(self, config: dict[str, Any]) -> tuple[ConfigProblem, ...]:
         """Why a launch configuration cannot start, as the trusted tree sees it."""
-        found = self._call("validate_config", config)
+        found = self._remembered("problems", (config,), lambda: self._call("validate_config", config))
         return tuple(ConfigProblem.model_validate(item) for item in found)
 
     def known_config(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -182,6 +182,10 @@ class Oracle:
 
         return self._remembered("logits", (list(prompt), list(output)), lambda: self._on_session(compute))
 
+    def vocabulary(self) -> int:
+        """Number of token ids: what a request may hold and an engine may deliver."""
+        return int(self.logits([0], [0]).shape[1])
+
     def close(self) -> None:
         """End its worker; the next question opens a new one."""
         if self._worker is not None:
@@ -210,7 +214,9 @@ class Oracle:
 
     def _opened(self) -> Worker:
         if self._worker is None:
-            self._worker = self._pool.open(self.tree, role="oracle")
+            pool = self._pool()
+            assert pool is not None, "an oracle is not used after its pool"
+            self._worker = pool.open(self.tree, role="oracle")
         return self._worker
 
     def _trusted(self, run: Callable[[], Any]) -> Any:

@@ -54,6 +54,7 @@ __all__ = [
     "amdahl_ceiling",
     "arm_time",
     "compare",
+    "compare_observations",
     "impossible",
     "observations",
     "status",
@@ -88,14 +89,18 @@ class NoiseFloor:
         usable = [item for item in passes if item.usable]
         if not usable:
             raise ValueError("no usable A/A pass: every one was disturbed by other processes")
-        seen = observations(usable)
+        return cls.of_observations(observations(usable), sum(item.discarded for item in usable))
+
+    @classmethod
+    def of_observations(cls, seen: Sequence[Observation], discarded: int = 0) -> NoiseFloor:
+        """From independent observations whose true mean is 0 (at least one)."""
         means = np.array([item.mean for item in seen])
         return cls(
             sd_log=float(np.sqrt(np.mean(means**2))),
             n=len(seen),
             within=float(np.mean([item.variance for item in seen])),
             worst=float(np.max(np.abs(np.expm1(means)))),
-            discarded=sum(item.discarded for item in usable),
+            discarded=discarded,
         )
 
 
@@ -126,54 +131,55 @@ class Comparison:
 
 
 def compare(
-    passes: Sequence[Pass],
+    passes: Sequence[Pass], floor: NoiseFloor, margin: float = 1.0, confidence: float = CONFIDENCE
+) -> Comparison:
+    """Judge usable passes against the session's noise floor. Raises `ValueError` without a usable pass."""
+    usable = [item for item in passes if item.usable]
+    if not usable:
+        raise ValueError("no usable pass: every one was disturbed by other processes")
+    discarded = sum(item.discarded for item in usable)
+    return compare_observations(observations(usable), floor, margin, confidence, n=len(usable), discarded=discarded)
+
+
+def compare_observations(
+    seen: Sequence[Observation],
     floor: NoiseFloor,
     margin: float = 1.0,
     confidence: float = CONFIDENCE,
     *,
-    pool_spread: bool = True,
-    seed: int = 0,
+    n: int | None = None,
+    discarded: int = 0,
 ) -> Comparison:
-    """Judge usable passes against the session's noise floor.
-
-    `pool_spread=False` leaves the spread among the observations out of s^2: right where they are *meant* to differ,
-    such as input conditions of a microbenchmark, whose mean over just these conditions is asked for. Raises
-    `ValueError` without a usable pass.
-    """
-    usable = [item for item in passes if item.usable]
-    if not usable:
-        raise ValueError("no usable pass: every one was disturbed by other processes")
-    seen = observations(usable)
+    """Judge independent observations (at least one) of one true log ratio; `n` passes stand behind them."""
     means = np.array([item.mean for item in seen])
     count, mean = len(seen), float(np.mean(means))
-    squares, df = floor.sd_log**2 * floor.n, float(floor.n)
-    if pool_spread:
-        squares, df = squares + float(np.sum((means - mean) ** 2)), df + count - 1
+    df = float(floor.n + count - 1)
+    squares = floor.sd_log**2 * floor.n + float(np.sum((means - mean) ** 2))
     excess = max(0.0, float(np.mean([item.variance for item in seen])) - floor.within)
     error = math.sqrt((squares / df + excess) / count)
     reach = t_quantile(0.5 + confidence / 2, df) * error
     low, high = mean - reach, mean + reach
-    if pool_spread and count >= 3:
-        left, right = _bootstrap(seen, confidence, seed)
+    if count >= 3:
+        left, right = _bootstrap(seen, confidence)
         low, high = min(low, left), max(high, right)
     return Comparison(
         effect=math.exp(mean),
         low=math.exp(low),
         high=math.exp(high),
-        n=len(usable),
+        n=count if n is None else n,
         groups=count,
         noise_floor=floor.spread,
         margin=margin,
         mde=math.expm1(reach + t_quantile(POWER, df) * error),
-        discarded=sum(item.discarded for item in usable),
+        discarded=discarded,
         confidence=confidence,
         df=df,
     )
 
 
-def _bootstrap(seen: Sequence[Observation], confidence: float, seed: int, rounds: int = 2000) -> tuple[float, float]:
+def _bootstrap(seen: Sequence[Observation], confidence: float, rounds: int = 2000) -> tuple[float, float]:
     """Percentile bounds of the mean of log ratios, resampling instance pairs and then the passes within each."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)  # equal samples give equal bounds
     picks = rng.integers(len(seen), size=(rounds, len(seen)))
     means = np.empty(picks.shape)
     for index, item in enumerate(seen):

@@ -134,7 +134,7 @@ class OperatorInfo(Wire):
     """One operator: what it computes, on which inputs it is checked, which implementations exist and which one runs."""
 
     name: str
-    role: str = Field(description="what it is in the field's words, the same in any target: rms_norm, paged_decode_attention")
+    role: str = Field(description="its name in the field, the same in any target: rms_norm, paged_decode_attention")
     doc: str
     tensors: tuple[Tensor, ...]
     cases: tuple[Case, ...] = Field(min_length=1)

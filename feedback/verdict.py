@@ -170,7 +170,7 @@ class Verdict(BaseModel):
                 if getattr(self, name) is None
             ]
             if missing:
-                raise ValueError(f"a {self.layer} verdict with an effect needs {', '.join(missing)}; else it is invalid")
+                raise ValueError(f"a {self.layer} verdict with an effect needs {', '.join(missing)}")
         timed_without_effect = self.layer in TIMING_LAYERS and self.status is Status.CONFIRMED and self.effect is None
         if timed_without_effect and not self.metrics:
             raise ValueError(f"a confirmed {self.layer} verdict must carry what it measured")

@@ -7,12 +7,12 @@ after all is left out and said so; the comparison with the start is never left o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from feedback.verdict import Status, Verdict
-from infra_agent.decision import pooled, refutes
+from infra_agent.decision import Rules, pooled, refutes
 from infra_agent.hypothesis import Move
-from infra_agent.measurements import PAR, SEQUENTIAL, Subject, Traffic
+from infra_agent.measurements import PAR, SEQUENTIAL, Remembered, Subject, Traffic
 from infra_agent.records import (
     AblationRecord,
     Comparison,
@@ -23,7 +23,7 @@ from infra_agent.records import (
     MoveRecord,
     Ratio,
 )
-from infra_agent.steps import MARGIN, Steps
+from infra_agent.steps import MARGIN, SPELLING, Steps
 
 #: Fresh pairs of instances in which the start and the best state are compared: placement in memory alone can make 12 %.
 REBUILDS = 2
@@ -45,12 +45,14 @@ def _load_costs(steps: Steps) -> tuple[float, float]:
     return (steps.loads[0] if steps.loads else latest), latest
 
 
-def close(steps: Steps, start: str, best: str, kept: list[MoveRecord], reason: str) -> EndRecord:
-    """Measure the outcome, attribute it, and write the end row."""
+def close(
+    steps: Steps, rules: Rules, start: str, best: str, kept: list[MoveRecord], moves: Mapping[str, Move], reason: str
+) -> EndRecord:
+    """Measure the outcome, attribute it, and write the end row. `moves` are the kept ones by id."""
     steps.show.closing(reason)
     status = EndStatus.NO_WIN
     if kept:
-        status, why = _final(steps, start, best, kept)
+        status, why = _final(steps, rules, start, best, kept, moves)
         reason = f"{reason}; {why}" if why else reason
     end = EndRecord(
         status=status,
@@ -63,7 +65,9 @@ def close(steps: Steps, start: str, best: str, kept: list[MoveRecord], reason: s
     return end
 
 
-def _final(steps: Steps, start: str, best: str, kept: list[MoveRecord]) -> tuple[EndStatus, str]:
+def _final(
+    steps: Steps, rules: Rules, start: str, best: str, kept: list[MoveRecord], moves: Mapping[str, Move]
+) -> tuple[EndStatus, str]:
     metric = steps.goal.objective.metric
     passes = [steps.compare(start, best, "main", "start", n) for n in range(1, REBUILDS + 1)]
     ratio = pooled(passes)
@@ -71,7 +75,7 @@ def _final(steps: Steps, start: str, best: str, kept: list[MoveRecord]) -> tuple
     if ratio is None or wrong is not None:
         return EndStatus.FAILED, f"the final comparison did not stand: {(wrong or passes[-1]).line()}"
     comparisons = _comparisons(steps, start, best)
-    accuracy = _accuracy(steps, start, best, kept)
+    accuracy = _accuracy(steps, rules, start, best, kept)
     metrics = {**(accuracy.metrics if accuracy else {}), **passes[-1].metrics}
     value = metrics.get(metric, 0.0)
     final = FinalRecord(
@@ -81,7 +85,7 @@ def _final(steps: Steps, start: str, best: str, kept: list[MoveRecord]) -> tuple
         best=value,
         ratio=ratio,
         comparisons=tuple(comparisons),
-        constraints={bound.name: metrics[bound.name] for bound in steps.goal.bounds if bound.name in metrics},
+        constraints={name: metrics[spelt] for name, spelt in _spelt(steps) if spelt in metrics},
         verdicts=tuple(verdict.id for verdict in (*passes, *([accuracy] if accuracy else []))),
     )
     steps.ledger.note("final", best, final)
@@ -89,11 +93,19 @@ def _final(steps: Steps, start: str, best: str, kept: list[MoveRecord]) -> tuple
     for record in _ablation(steps, best, kept, ratio):
         steps.ledger.note("ablation", record.label, record)
         steps.show.ablated(record)
+        if record.label in moves and record.gain is not None and record.verdict is not None:
+            remembered = Remembered(kind="ablation", supports=record.gain.low > 1, gain=record.gain)
+            steps.remember(record.label, moves[record.label], remembered)
     if accuracy is not None and accuracy.status is Status.REFUTED:
         return EndStatus.FAILED, f"the kept moves together break a constraint: {accuracy.line()}"
     if ratio.low <= 1 + MARGIN:
         return EndStatus.NO_WIN, f"the gain was not confirmed in rebuilt instances: {ratio.point:.3f}x"
     return EndStatus.IMPROVED, ""
+
+
+def _spelt(steps: Steps) -> list[tuple[str, str]]:
+    """The goal's bounds, each with the name that verdicts give to what it bounds."""
+    return [(bound.name, SPELLING.get(bound.name, bound.name)) for bound in steps.goal.bounds]
 
 
 def _comparisons(steps: Steps, start: str, best: str) -> list[Comparison]:
@@ -108,7 +120,7 @@ def _comparisons(steps: Steps, start: str, best: str) -> list[Comparison]:
         wanted.insert(0, ("start", start, "held_out", goal.held_out, first))
     found = []
     for label, base, traffic, workload, seconds in wanted:
-        if steps.seconds_left() < seconds:
+        if steps.seconds_to_end() < seconds:
             steps.show.skipped(f"{label} on {traffic} traffic: {seconds:.0f} s needed")
             continue
         verdict = steps.compare(base, best, traffic, label)
@@ -121,7 +133,7 @@ def _comparisons(steps: Steps, start: str, best: str) -> list[Comparison]:
     return found
 
 
-def _accuracy(steps: Steps, start: str, best: str, kept: Sequence[MoveRecord]) -> Verdict | None:
+def _accuracy(steps: Steps, rules: Rules, start: str, best: str, kept: Sequence[MoveRecord]) -> Verdict | None:
     """Accuracy of the best state, when a kept move changed numbers."""
     if "accuracy" not in steps.world.guesses or not any(record.changes_numerics for record in kept):
         return None
@@ -135,8 +147,17 @@ def _accuracy(steps: Steps, start: str, best: str, kept: Sequence[MoveRecord]) -
         spread=0.0,
         changes_numerics=True,
     )
-    subject = Subject(hypothesis="final", base=start, candidate=best, move=together, changes_numerics=True)
-    return steps.ask("accuracy", subject)
+    return steps.ask(
+        "accuracy",
+        Subject(
+            hypothesis="final",
+            base=start,
+            candidate=best,
+            move=together,
+            changes_numerics=True,
+            limits={limit.name: limit.bound for limit in rules.limits},
+        ),
+    )
 
 
 def _ablation(steps: Steps, best: str, kept: list[MoveRecord], whole: Ratio) -> Iterator[AblationRecord]:
@@ -159,7 +180,7 @@ def _taken_out(
         return AblationRecord(label=label, moves=ids, gain=whole, note="the start itself: the final comparison")
     alone = moves[0].measured if len(moves) == 1 else None
     latest = _load_costs(steps)[1]
-    if steps.seconds_left() < latest:
+    if steps.seconds_to_end() < latest:
         return AblationRecord(label=label, moves=ids, gain=alone, note="no time was left; the gain when it was kept")
     tree = steps.without(best, tuple(record.commit or "" for record in moves), label)
     if tree.commit is None:

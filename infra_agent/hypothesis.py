@@ -39,6 +39,7 @@ class Move(Record):
     changes_numerics: bool = False
     launch: dict[str, Any] = Field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:

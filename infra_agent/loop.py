@@ -15,11 +15,12 @@ from infra_agent.decision import Decision, Rules, closed, decide
 from infra_agent.goal import Goal
 from infra_agent.ladder import next_probe
 from infra_agent.ledger import Ledger
-from infra_agent.measurements import Measurements, Subject
-from infra_agent.progress import Progress
+from infra_agent.measurements import Measurements, Remembered, Subject
+from infra_agent.paths import RunPaths
+from infra_agent.progress import Lines, Progress, progress
 from infra_agent.proposers.causes import Facts
 from infra_agent.proposers.embedded import Aim, Proposal, Stop, Trial, propose
-from infra_agent.records import CandidateRecord, EndRecord, MoveRecord, Outcome, ProposalRecord
+from infra_agent.records import CandidateRecord, EndRecord, MoveRecord, Outcome, ProposalRecord, RunRecord
 from infra_agent.steps import MARGIN, Steps
 
 
@@ -28,10 +29,10 @@ def run(goal: Goal, ledger: Ledger, world: Measurements, show: Progress, start: 
     steps = Steps(goal, ledger, world, show)
     aim = Aim(goal.objective.metric, MARGIN)
     rules = steps.rules(steps.baseline(start))
-    best, history, kept = start, [], []
+    best, history, kept, moves = start, [], [], {}
     facts, openings = steps.observe(best)
     while True:
-        left = steps.seconds_left(reserve(steps, len(kept) + 1))
+        left = steps.seconds_to_search(reserve(steps, len(kept) + 1))
         if goal.budget.candidates is not None and steps.candidates >= goal.budget.candidates:
             stop = Stop(f"the budget of {goal.budget.candidates} candidates is used up")
             break
@@ -43,9 +44,20 @@ def run(goal: Goal, ledger: Ledger, world: Measurements, show: Progress, start: 
         history.append(trial)
         if record.decision is Outcome.KEEP and record.commit is not None:
             kept.append(record)
+            moves[record.id] = trial.move
             best = record.commit
             facts, openings = steps.observe(best)
-    return close(steps, start, best, kept, stop.reason)
+    return close(steps, rules, start, best, kept, moves, stop.reason)
+
+
+def run_goal(goal: Goal, place: RunPaths, show: Lines | None = None) -> EndRecord:
+    """Run a goal in its folder, on the real target, or go on with it. `UserError` for what keeps it from beginning."""
+    from infra_agent.measurements.live import opened
+
+    told = show or progress(goal.budget.wall_seconds)
+    with Ledger.open(place.ledger) as ledger, told, opened(goal, place) as (world, ground):
+        record = ledger.once("run", "run", {"goal": goal.digest}, ground.record, RunRecord)
+        return run(goal, ledger, world, told, record.base_commit)
 
 
 def try_move(
@@ -54,7 +66,7 @@ def try_move(
     """One hypothesis from candidate to decision."""
     hypothesis = proposal.hypothesis
     considered = [f"rather than {o.move.title} ({o.value:.2g} log gain a second)" for o in proposal.runners_up]
-    record, made = steps.propose(base, hypothesis, facts, considered)
+    record, made = steps.propose(base, hypothesis, facts, [*hypothesis.move.reasons, *considered])
     verdicts: list[Verdict] = []
     if made.candidate is None:
         decision = Decision(Outcome.REJECT, f"no candidate could be made: {made.failed}")
@@ -66,6 +78,10 @@ def try_move(
         story = story.model_copy(update={"commit": steps.keep(story, made.candidate)})
     gains = [m.measured.point for m in (*kept, story) if m.decision is Outcome.KEEP and m.measured is not None]
     steps.decided(story, math.prod(gains))
+    if decision.measured is not None:
+        supports = decision.measured.low > 1
+        remembered = Remembered(kind="incremental", supports=supports, gain=decision.measured)
+        steps.remember(story.id, hypothesis.move, remembered)
     refuting = next((v.layer for v in verdicts if v.status == "refuted"), None)
     turned_down_by = refuting or ("candidate" if made.candidate is None else None)
     return Trial(hypothesis.move, decision.outcome, decision.measured, turned_down_by, base), story
@@ -77,7 +93,7 @@ def judge(
     """Ask probes, cheapest refutation first, until the verdicts decide."""
     move, verdicts = proposal.hypothesis.move, []
     while True:
-        another = steps.seconds_left() > steps.experience.cost("load")
+        another = steps.seconds_to_search() > steps.experience.cost("load")
         decision = decide(move, verdicts, rules, another)
         if decision is not None:
             return decision, verdicts
@@ -90,6 +106,7 @@ def judge(
             candidate=candidate.commit,
             move=move,
             changes_numerics=numerics,
+            limits={limit.name: limit.bound for limit in rules.limits},
             changed=candidate.changed,
             n=1 + sum(verdict.layer == layer for verdict in verdicts),
         )

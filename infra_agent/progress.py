@@ -11,7 +11,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol, Self
 
 from feedback.verdict import Status, Verdict
 from infra_agent.hypothesis import Hypothesis
@@ -69,6 +69,12 @@ class Lines:
         self._colour = colour
         self._began = time.monotonic()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held open."""
+
     # -- the story -----------------------------------------------------------------------------------------------------
 
     def doing(self, what: str) -> None:
@@ -96,7 +102,7 @@ class Lines:
 
     def answered(self, name: str, verdict: Verdict) -> None:
         style = {Status.CONFIRMED: "green", Status.REFUTED: "red"}.get(verdict.status, "yellow")
-        self._line(f"  {MARKS[verdict.status]} {verdict.line()}  ({verdict.cost_seconds:.1f} s)", style)
+        self._line(f"  {MARKS[verdict.status]} {verdict_words(verdict)}  ({verdict.cost_seconds:.1f} s)", style)
 
     def decided(self, move: MoveRecord, best: float) -> None:
         style = {Outcome.KEEP: "bold green", Outcome.REJECT: "red"}.get(move.decision, "yellow")
@@ -161,7 +167,7 @@ class Live(Lines):
         self._live: RichLive | None = None
         self._spinner: Spinner | None = None
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> Self:
         from rich.console import Console
         from rich.live import Live as RichLive
 
@@ -206,6 +212,16 @@ class Live(Lines):
 def progress(budget_seconds: float | None) -> Lines:
     """`Live` on a terminal, plain lines elsewhere."""
     return Live(budget_seconds) if sys.stdout.isatty() else Lines()
+
+
+def verdict_words(verdict: Verdict) -> str:
+    """A verdict for somebody who watches: what, how much, where. What it cannot see stands in the report."""
+    told = f"{verdict.layer:<10} {verdict.status.value}: {verdict.observed}"
+    if verdict.effect is not None and verdict.interval is not None:
+        told += f", {verdict.effect:.3f}x [{verdict.interval[0]:.3f}, {verdict.interval[1]:.3f}]"
+    if verdict.at and verdict.status is Status.REFUTED:
+        told += f" (at {'; '.join(place.label() for place in verdict.at[:2])})"
+    return told
 
 
 def ratio_words(ratio: Ratio) -> str:

@@ -6,7 +6,6 @@ again goes the same way up to the point where it was cut off.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from infra_agent.goal import Goal
 from infra_agent.hypothesis import Hypothesis, Move
 from infra_agent.ladder import Experience
 from infra_agent.ledger import Ledger
-from infra_agent.measurements import CandidateFailed, Measurements, Openings, Subject, Traffic
+from infra_agent.measurements import CandidateFailed, Measurements, Openings, Remembered, Subject, Traffic
 from infra_agent.progress import Progress
 from infra_agent.proposers.causes import Facts, diagnosis, with_found
 from infra_agent.records import (
@@ -37,6 +36,17 @@ Model = TypeVar("Model", bound=Record)
 MARGIN = 0.02
 
 
+#: What rebuilds, comparisons and the ablation may take at the end, as a share of the search's budget.
+END_SHARE = 0.9
+
+#: How a goal's names are spelt in the metrics of the verdicts that measure them.
+SPELLING = {
+    "peak_memory": "peak_memory_bytes",
+    "mean_kl": "mean_kl_nats",
+    "greedy_agreement": "forced_greedy_agreement",
+}
+
+
 class Made(Record):
     """A candidate, or the line that says why there is none."""
 
@@ -52,7 +62,7 @@ class Text(Record):
 
 
 class Tree(Record):
-    """A commit, or the line that says why it could not be made."""
+    """A commit, or the line that says why it could not be made; neither where nothing is made."""
 
     commit: str | None = None
     failed: str | None = None
@@ -76,15 +86,20 @@ class Steps:
 
     # -- what a run has ------------------------------------------------------------------------------------------------
 
-    def seconds_left(self, reserve: float = 0.0) -> float:
-        """Seconds of the budget that are left when `reserve` is kept back; infinite without a budget."""
+    def seconds_to_search(self, reserve: float = 0.0) -> float:
+        """Seconds left for trying moves, when `reserve` is what the end will need."""
         wall = self.goal.budget.wall_seconds
-        return math.inf if wall is None else wall - self.spent - reserve
+        return min(wall - self.spent, self.seconds_to_end() - reserve)
+
+    def seconds_to_end(self) -> float:
+        """Seconds left for everything: the goal's budget is the search's, and the end comes on top of it."""
+        return self.goal.budget.wall_seconds * (1 + END_SHARE) - self.spent
 
     def rules(self, start: BaselineRecord) -> Rules:
         """What a move must meet, given what was measured of the start."""
         sense = {bound.name: bound.at_most for bound in self.goal.bounds}
-        limits = [Limit(name, name, bound, sense[name]) for name, bound in self.goal.limits(start.metrics).items()]
+        bounds = self.goal.limits(start.metrics)
+        limits = [Limit(name, SPELLING.get(name, name), bounds[name], sense[name]) for name in bounds]
         return Rules(margin=MARGIN, limits=tuple(limits), approvals=frozenset(self.goal.approval.kinds))
 
     # -- observing -----------------------------------------------------------------------------------------------------
@@ -186,6 +201,20 @@ class Steps:
         """Record a decision; `best` is the estimate of best over start after it."""
         self.ledger.note("decision", record.id, record)
         self.show.decided(record, best)
+
+    def remember(self, name: str, move: Move, outcome: Remembered) -> None:
+        """Leave what was measured of a skeleton's move to later runs. A library that cannot be written ends no run."""
+        if len(move.skeletons) != 1 or move.parts:
+            return
+
+        def note() -> Tree:
+            try:
+                self.world.remember(move, outcome)
+            except Exception as error:
+                return Tree(failed=_line(error))
+            return Tree()
+
+        self._once("evidence", f"{name}/{outcome.kind}", outcome, note, Tree)
 
     # -- closing -------------------------------------------------------------------------------------------------------
 

@@ -110,13 +110,16 @@ class Share(Strict):
 
     facts: tuple[str, ...] = ()
     times: tuple[str, ...] = ()
+    otherwise: float | None = Field(default=None, ge=0, le=1, description="taken when none of the facts was observed")
 
     def of(self, facts: Facts, names: Sequence[str] = ()) -> float | None:
         """The share in [0, 1], or None when nothing it is made of was observed. `names` replaces `facts` when given."""
         names = tuple(names) or self.facts
         seen = [float(facts[name]) for name in names if facts.get(name) is not None]
         factors = [facts.get(name) for name in self.times]
-        if not seen or any(factor is None for factor in factors):
+        if not seen:
+            return self.otherwise
+        if any(factor is None for factor in factors):
             return None
         return min(max(math.prod([sum(seen), *(float(f) for f in factors if f is not None)]), 0.0), 1.0)
 

@@ -80,7 +80,7 @@ def _download(known: KnownModel, folder: Path) -> None:
         )
     for path in scratch.iterdir():
         os.replace(path, folder / path.name)
-    scratch.rmdir()
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _verify(path: Path, digest: str, what: str) -> None:

@@ -5,8 +5,8 @@ This is a frozen contract (schema version 1); timelines and profiles are read fr
 * One clock: `time.monotonic_ns()` (CLOCK_MONOTONIC), which other processes on the machine share, so that an outside
   sampler can be joined to it.
 * A span is closed when it is written, so a reader never sees half of one. Nesting is by time on one thread.
-* The log is bounded: when it is full the oldest spans are dropped and counted in `dropped`; a reader that sees `dropped > 0` knows
-  that its shares are of a window, not of everything.
+* The log is bounded: when it is full the oldest spans are dropped and counted in `dropped`; a reader that sees
+  `dropped > 0` knows that its shares are of a window, not of everything.
 * Writing is cheap when off: `level` 0 records nothing, 1 records steps and phases, 2 records operators too.
 
 Row format (`Span.row`), also the JSON-lines format: `[name, category, start_ns, end_ns, thread, step, attributes]`.
@@ -102,7 +102,9 @@ class SpanLog:
             now = time.monotonic_ns()
             self.add(name, "event", now, now, attributes)
 
-    def add(self, name: str, category: str, start_ns: int, end_ns: int, attributes: dict[str, Any] | None = None) -> None:
+    def add(
+        self, name: str, category: str, start_ns: int, end_ns: int, attributes: dict[str, Any] | None = None
+    ) -> None:
         """Write one closed span of the calling thread."""
         span = Span(name, category, start_ns, end_ns, threading.get_native_id(), self.step, attributes or {})
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,8 +33,8 @@ def trusted_root() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs and learnt skeletons of a test never reach the user's own."""
     home = tmp_path / "infra-agent-home"
     monkeypatch.setenv("INFRA_AGENT_HOME", str(home))
-    yield home
+    return home

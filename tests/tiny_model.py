@@ -112,7 +112,8 @@ def tiny_tokenizer(vocab_size: int = 300) -> dict[str, Any]:
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": {text: number for number, text in enumerate(tokens)},
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+            "vocab": {text: number for number, text in enumerate(tokens)},
             "merges": merges,
         },
     }  # fmt: skip

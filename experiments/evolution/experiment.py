@@ -6,11 +6,13 @@ production profile) and one request at a time, measured in the same session.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from infra_agent.experiments import Context, Result
 from infra_agent.goal import Goal
 from infra_agent.loop import run_goal
+from infra_agent.progress import Lines
 from infra_agent.report import write
 from infra_agent.report.data import evolution_of
 from infra_agent.session import begin
@@ -26,7 +28,7 @@ def run(context: Context) -> Result:
     goal = goal.overridden(wall_seconds=float(wall) if wall else None, seed=context.seed or goal.seed)
     goal, place = begin(goal)
     context.say(f"run {place.id}")
-    run_goal(goal, place, progress=context.say)
+    run_goal(goal, place, Lines(sys.stderr))
     told = read_summary(place)
     page = write(place, context.out / "report.html")
     ratio = told["objective"]["ratio"]

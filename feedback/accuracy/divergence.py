@@ -44,31 +44,24 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def kl_divergence(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-    """KL(reference || candidate) in nats per row of logits [tokens, vocabulary]; NaN where the candidate is not finite.
+    """KL(reference || candidate) in nats per row of log-probabilities; NaN where the candidate is not finite.
 
     Where the reference gives no probability the candidate's does not count; where only the candidate gives none, KL is
     infinite.
     """
-    p, q = log_softmax(reference), log_softmax(candidate)
     with np.errstate(invalid="ignore"):
-        terms = np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q))
+        terms = np.where(np.isneginf(reference), 0.0, np.exp(reference) * (reference - candidate))
         return np.maximum(terms.sum(axis=-1), 0.0)
 
 
-def token_nll(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """-log p(token) in nats per row."""
-    return -np.take_along_axis(log_softmax(logits), tokens.astype(np.int64)[:, None], axis=-1)[:, 0]
+def token_nll(logp: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """-log p(token) in nats per row of log-probabilities."""
+    return -np.take_along_axis(logp, tokens.astype(np.int64)[:, None], axis=-1)[:, 0]
 
 
 def agreement(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
     """Per row: whether both have the same most likely token."""
     return reference.argmax(axis=-1) == candidate.argmax(axis=-1)
-
-
-def regret(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """How much log-probability each token gives away against the most likely one, in nats; 0 for the greedy choice."""
-    logp = log_softmax(logits)
-    return logp.max(axis=-1) - np.take_along_axis(logp, tokens.astype(np.int64)[:, None], axis=-1)[:, 0]
 
 
 def estimate(values: np.ndarray) -> Estimate:

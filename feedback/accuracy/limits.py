@@ -11,8 +11,8 @@ from feedback.probe import Question
 NAMES = ("nll_increase_relative", "mean_kl")
 
 
-#: Mean KL allowed per unit of relative NLL increase, nats. On SmolLM2-135M, weights rounded so far that the NLL rises by
-#: 2.5 % are 0.048 nats away, so a goal that names its NLL alone bounds KL in step with it.
+#: Mean KL allowed per unit of relative NLL increase, nats. Weights rounded so far that the NLL rises by 1.5 to 2.5 %
+#: are 0.05 nats away, so a goal that names its NLL alone bounds KL in step with it, a little more tightly.
 KL_PER_NLL_INCREASE = 2.0
 
 
@@ -23,8 +23,10 @@ class AccuracyLimits:
     `nll_increase_relative`: increase of the mean NLL on the text, relative to the reference's. `mean_kl`: mean
     KL(reference || candidate) in nats per token.
 
-    The defaults, 0.005 and 0.01, admit bfloat16 and int8 weights with a scale per channel, and reject what is worse
-    than per-channel int8 (measured on SmolLM2-135M, MEASURED).
+    The defaults, 0.005 and 0.01, admit bfloat16 and int8 weights with a scale per channel and reject coarser rounding.
+    Measured on SmolLM2-135M over 1,419 tokens (mean KL in nats, relative NLL increase): bfloat16 0.00095, +0.0000;
+    the same with packed weights and fused projections 0.00086, -0.0001; weights in int8 per channel 0.0029, -0.0001;
+    int8 per tensor 0.059, +0.010; 6 bits per channel 0.049, +0.015; float32 in another summation order 2e-11.
     """
 
     nll_increase_relative: float = 0.005

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from feedback.accuracy.divergence import Estimate, agreement, estimate, kl_divergence, nll_increase, token_nll
+from feedback.accuracy.divergence import (
+    Estimate,
+    agreement,
+    estimate,
+    kl_divergence,
+    log_softmax,
+    nll_increase,
+    token_nll,
+)
 from feedback.accuracy.limits import AccuracyLimits
 from feedback.accuracy.material import Passage, passages, prompts
 from feedback.generation import generate
 from feedback.judging import Bench, Finding, judge
 from feedback.load.collect import Misreport
+from feedback.load.conclusion import bounds_for
 from feedback.load.verify import Bounds, Verification, verify
 from feedback.load.workload import Workload
 from feedback.probe import Context, Question
@@ -36,18 +45,13 @@ class AccuracyProbe:
     cost_prior: float = 12.0
 
     def predicate(self, question: Question) -> Predicate:
-        bounds = bounds_for(question)
         return Predicate(
             layer=self.layer,
             statement="logits, NLL and greedy outputs stay within the goal's limits of the trusted fp32 model",
             parameters={
                 **AccuracyLimits.of(question).as_dict(),
-                "bounds_nats": {
-                    "tie": bounds.tie,
-                    "mean": bounds.mean,
-                    "p99": bounds.p99,
-                    "request": bounds.mean_request,
-                },
+                "changes_numerics": question.changes_numerics,
+                "bounds": asdict(Bounds()),
                 "prompts": PROMPTS,
                 "output_tokens": OUTPUT_TOKENS,
             },
@@ -60,11 +64,6 @@ class AccuracyProbe:
 PROBE = AccuracyProbe()
 
 
-def bounds_for(question: Question) -> Bounds:
-    """Token equality (ties aside) unless numerics may change, else bounded regret."""
-    return Bounds(exact=not question.changes_numerics)
-
-
 @dataclass
 class Measured:
     """Per-token values so far, in the order of the passages."""
@@ -75,13 +74,14 @@ class Measured:
     candidate_nll: list[np.ndarray] = field(default_factory=list)
 
     def add(self, reference: np.ndarray, candidate: np.ndarray, tokens: Sequence[int], text: bool) -> None:
-        """Enter one passage; `text` passages count for the NLL too."""
-        self.kl.append(kl_divergence(reference, candidate))
-        self.agree.append(agreement(reference, candidate))
+        """Enter the logits of one passage; `text` passages count for the NLL too."""
+        p, q = log_softmax(reference), log_softmax(candidate)
+        self.kl.append(kl_divergence(p, q))
+        self.agree.append(agreement(p, q))
         if text:
             wanted = np.array(tokens)
-            self.reference_nll.append(token_nll(reference, wanted))
-            self.candidate_nll.append(token_nll(candidate, wanted))
+            self.reference_nll.append(token_nll(p, wanted))
+            self.candidate_nll.append(token_nll(q, wanted))
 
     def divergence(self) -> Estimate:
         """Mean KL over all tokens."""
@@ -107,11 +107,11 @@ def _examine(bench: Bench) -> Finding:
         gaps.append(f"NLL: {error}")
     session = bench.candidate.start(question.candidate.config, timeout=START_SECONDS)
     try:
-        records = generate(session, requests, timeout=CALL_SECONDS)
+        records = generate(session, requests, timeout=CALL_SECONDS, vocabulary=bench.oracle.vocabulary())
     except Misreport as error:
         at = Location(phase="generate", request=error.request)
         return Finding(Status.REFUTED, f"its reports cannot be true: {error}", at=(at,))
-    checked = verify(records, requests, bench.oracle.score, bounds_for(question))
+    checked = verify(records, requests, bench.oracle.score, bounds_for(question, bench.oracle.description()))
     if checked.wrong:
         return _wrong_outputs(checked)
     measured = Measured()

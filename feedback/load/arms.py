@@ -104,6 +104,11 @@ class LiveArms:
     def __init__(self, workers: WorkerPool) -> None:
         self._workers = weakref.proxy(workers)
         self._base: tuple[str, LiveArm] | None = None
+        self._tickets = itertools.count(1)
+
+    def ticket(self) -> int:
+        """A number that no question of this pool had before: a live base must not meet the same prompts twice."""
+        return next(self._tickets)
 
     @classmethod
     def of(cls, workers: WorkerPool) -> LiveArms:

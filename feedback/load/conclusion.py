@@ -16,6 +16,9 @@ from feedback.statistics import Comparison, Decision, arm_time, impossible
 from feedback.target import Description
 from feedback.verdict import Confidence, Status
 
+#: Figures of the base that a verdict shows beside the candidate's.
+BASE_FIGURES = ("output_throughput", "peak_memory_bytes", "p95_ttft_ms", "open_p95_ttft_ms")
+
 
 @dataclass(frozen=True)
 class LoadSettings:
@@ -24,6 +27,10 @@ class LoadSettings:
     `margin` is the ratio to be reached. At most `max_passes` passes; every one after the first is over a rebuilt pair
     of engines, the first over the session's live base unless `fresh_base`. `touched_share` is the share of the base's
     time that the move can act on, where the profile tells (Amdahl's bound on what may be believed).
+
+    With `open_loop_rate` the candidate, and after it the base, also serve the workload once as it arrives: a Poisson
+    process of that many requests a second, or the workload's own `arrival_s` for a rate of 0. Its figures carry the
+    prefix `open_` and may be limited like the others; they are of one run each, in wall time, and decide nothing else.
     """
 
     margin: float = 1.02
@@ -33,6 +40,7 @@ class LoadSettings:
     repeats: int = 2
     floor: FloorSettings = field(default_factory=FloorSettings)
     touched_share: float | None = None
+    open_loop_rate: float | None = None
 
 
 def bounds_for(question: Question, description: Description) -> Bounds:
@@ -80,17 +88,13 @@ def conclude(
     unchecked = [line for line in unchecked if not line.startswith("limit regret_")]
     gaps = (
         f"traffic other than {workload}",
-        "open-loop arrivals",
+        *(["open-loop arrivals"] if settings.open_loop_rate is None else []),
         *dict.fromkeys(gap for item in checked for gap in item.gaps),
         *unchecked,
     )
     metrics = {
         **candidate,
-        **{
-            f"base_{name}": base[name]
-            for name in ("output_throughput", "peak_memory_bytes", "p95_ttft_ms")
-            if name in base
-        },
+        **{f"base_{name}": base[name] for name in BASE_FIGURES if name in base},
         **(checked[-1].metrics() if checked else {}),
         "verified_tokens": float(sum(item.tokens for item in checked)),
         "discarded_units": float(comparison.discarded),

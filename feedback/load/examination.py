@@ -7,16 +7,19 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from feedback.judging import Bench, Finding, failed
-from feedback.load.ab import ArmFailed
+from feedback.load.ab import ArmFailed, Side
 from feedback.load.arms import LiveArm, LiveArms, peak_bytes, start_arm
 from feedback.load.collect import Misreport
 from feedback.load.conclusion import LoadSettings, arm_figures, bounds_for, conclude
 from feedback.load.disturbance import CpuMeter
+from feedback.load.limits import OPEN
+from feedback.load.metrics import RequestRecord
+from feedback.load.openloop import poisson_arrivals, run_open_loop
 from feedback.load.passes import BaseFailed, Salted, TooDisturbed, UsedPass, measure_noise_floor, quiet_pass, unit_rows
 from feedback.load.verify import Bounds, Verification, verify
 from feedback.load.workload import Workload
 from feedback.oracle import OracleFailure
-from feedback.statistics import Comparison, Decision, NoiseFloor, Pass, Plan
+from feedback.statistics import DISTURBED_SHARE, Comparison, Decision, NoiseFloor, Pass, Plan
 from feedback.target import Request
 from feedback.verdict import Location, Status
 from feedback.workers.failures import WorkerFailure
@@ -42,6 +45,8 @@ class Examination:
     used: list[UsedPass] = field(default_factory=list)
     checked: list[Verification] = field(default_factory=list)
     memory: dict[str, float] = field(default_factory=dict)
+    open: dict[Side, dict[str, float]] = field(default_factory=dict)
+    disturbed: float = 0.0
     data: dict[str, Any] = field(default_factory=dict)
 
     def finding(self) -> Finding:
@@ -65,8 +70,12 @@ class Examination:
                 Status.INVALID, str(error), gaps=("nothing was learnt about the candidate",), data=self._data()
             )
         finding = conclude(question, self.settings, workload.name, comparison, decision, self._figures(), self.checked)
-        blind = CpuMeter(()).blind
-        return replace(finding, gaps=(*finding.gaps, *([blind] if blind else [])), data=self._data())
+        gaps = [*finding.gaps]
+        if blind := CpuMeter(()).blind:
+            gaps.append(blind)
+        if self.disturbed > DISTURBED_SHARE:
+            gaps.append(f"other processes took {self.disturbed:.0%} of the CPU during the open loop")
+        return replace(finding, gaps=tuple(gaps), data=self._data())
 
     def _floor(self, arms: LiveArms, workload: Workload) -> NoiseFloor:
         context, question = self.bench.context, self.bench.question
@@ -82,7 +91,8 @@ class Examination:
         """Pass after pass until the plan says stop."""
         question, settings = self.bench.question, self.settings
         plan = Plan(settings.margin, settings.max_passes)
-        salted = Salted(workload, self.bench.oracle.tokenize, question.seed, question.candidate.commit)
+        name = (question.seed, question.candidate.commit, arms.ticket())
+        salted = Salted(workload, self.bench.oracle.tokenize, *name)
         bounds = bounds_for(question, self.bench.oracle.description())
         warm = salted.requests()
         candidate = self._candidate(lambda: start_arm(self.bench.candidate, question.candidate, warm))
@@ -98,6 +108,8 @@ class Examination:
             comparison, decision = plan.look(timings, floor)
             self.data["comparison"] = asdict(comparison)
             if decision != "continue":
+                if settings.open_loop_rate is not None:
+                    self._open_loop(base, candidate, workload, salted, bounds)
                 return comparison, decision
             arms.drop_base()
             if candidate.worker is not self.bench.candidate:
@@ -110,6 +122,8 @@ class Examination:
         except ArmFailed as error:
             if error.side == "base":
                 raise BaseFailed(f"the base failed: {_line(error.cause)}") from error
+            # The base is left with requests of a pass that nobody will finish.
+            LiveArms.of(self.bench.context.workers).drop_base()
             raise Wrong(_failure(error.cause)) from error
         self.memory["peak_memory_bytes"] = max(self.memory.get("peak_memory_bytes", 0.0), peak_bytes(candidate.arm.pid))
         self.memory["base_peak_memory_bytes"] = peak_bytes(base.arm.pid)
@@ -117,6 +131,27 @@ class Examination:
             share = used.run.base.off_turn_share
             raise BaseFailed(f"the base used {share:.0%} of its CPU time while the candidate was timed")
         return used
+
+    def _open_loop(self, base: LiveArm, candidate: LiveArm, workload: Workload, salted: Salted, bounds: Bounds) -> None:
+        """The workload as it arrives, candidate first; the same prompts and arrivals for both."""
+        rate = self.settings.open_loop_rate
+        timed = poisson_arrivals(workload, rate, self.bench.question.seed) if rate else workload
+        arrivals = [row.arrival_s for row in timed.rows]
+        requests = salted.requests()
+        meter = CpuMeter((base.arm.pid, candidate.arm.pid))
+        sides: tuple[tuple[Side, LiveArm], ...] = (("candidate", candidate), ("base", base))
+        for side, live in sides:
+            before = meter.read()
+            try:
+                run = run_open_loop(live.arm.session, requests, arrivals, prefix=f"open-{live.arm.label}-")
+            except (WorkerFailure, Misreport) as error:
+                if side == "base":
+                    raise BaseFailed(f"the base failed in the open loop: {_line(error)}") from error
+                raise Wrong(_failure(error)) from error
+            self.disturbed = max(self.disturbed, meter.other_share(before, meter.read()))
+            self.open[side] = {f"{OPEN}{name}": value for name, value in run.metrics().items()}
+            if side == "candidate":
+                self._verify(run.records, requests, bounds)
 
     def _candidate(self, start: Callable[[], LiveArm]) -> LiveArm:
         try:
@@ -136,13 +171,25 @@ class Examination:
         if share > OFF_TURN_SHARE:
             what = f"it used {share:.0%} of its CPU time while the base was timed: work outside its turn is not timed"
             raise Wrong(Finding(Status.REFUTED, what, at=(Location(phase="timing"),)))
-        oracle, records = self.bench.oracle, used.run.candidate.records
+        self._verify(used.run.candidate.records, used.requests, bounds, used.run.base.records)
+
+    def _verify(
+        self,
+        records: Sequence[RequestRecord],
+        requests: Sequence[Request],
+        bounds: Bounds,
+        control: Sequence[RequestRecord] | None = None,
+    ) -> None:
+        """Have the oracle score the candidate's outputs; `control` are the base's for the same requests."""
+        oracle = self.bench.oracle
         try:
-            checked = verify(records, used.requests, oracle.score, bounds, oracle.ends_after)
+            checked = verify(records, requests, oracle.score, bounds, oracle.ends_after)
         except OracleFailure as error:
+            if control is None:
+                raise
             # An output that cannot be scored (an id outside the vocabulary) is the candidate's fault when the base's
             # can be.
-            verify(used.run.base.records, used.requests, oracle.score, Bounds(exact=False))
+            verify(control, requests, oracle.score, Bounds(exact=False))
             what = f"its outputs cannot be scored: {error}"
             raise Wrong(Finding(Status.REFUTED, what, at=(Location(phase="decode"),))) from error
         self.checked.append(checked)
@@ -165,7 +212,7 @@ class Examination:
         base = arm_figures([used.run.base for used in self.used])
         candidate["peak_memory_bytes"] = self.memory["peak_memory_bytes"]
         base["peak_memory_bytes"] = self.memory["base_peak_memory_bytes"]
-        return candidate, base
+        return candidate | self.open.get("candidate", {}), base | self.open.get("base", {})
 
     def _data(self) -> dict[str, Any]:
         """Everything for the evidence folder."""

@@ -17,6 +17,7 @@ from feedback.load.metrics import KINDS
 MEMORY = "peak_memory_bytes"
 THROUGHPUTS = ("request_throughput", "output_throughput", "total_token_throughput")
 RATIO = "_ratio"
+OPEN = "open_"
 
 _SWAPPED = re.compile(rf"^({'|'.join(KINDS)})_(mean|median|std|p\d+)_ms$")
 _NATIVE = re.compile(rf"^(mean|median|std|p\d+)_({'|'.join(KINDS)})_ms$")
@@ -38,6 +39,9 @@ class Breach:
 def metric_of(limit: str) -> str | None:
     """The metric that a limit bounds, in vLLM's spelling; None when it is not one of an end-to-end run."""
     name = limit.removesuffix(RATIO)
+    if name.startswith(OPEN):
+        inner = metric_of(name.removeprefix(OPEN))
+        return None if inner in (None, MEMORY) else f"{OPEN}{inner}"
     if name == MEMORY or name in THROUGHPUTS or _NATIVE.match(name):
         return name
     swapped = _SWAPPED.match(name)
@@ -60,6 +64,6 @@ def breaches(
             value = value / reference if reference else None
         if value is None:
             unchecked.append(f"limit {limit}: this run has no {metric}")
-        elif value < bound if metric in THROUGHPUTS else value > bound:
+        elif value < bound if metric.removeprefix(OPEN) in THROUGHPUTS else value > bound:
             broken.append(Breach(limit, value, bound))
     return broken, unchecked

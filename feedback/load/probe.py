@@ -38,6 +38,7 @@ class LoadProbe:
                 "changes_numerics": question.changes_numerics,
                 "limits": dict(question.limits),
                 "touched_share": settings.touched_share,
+                "open_loop_rate": settings.open_loop_rate,
             },
         )
 

@@ -35,6 +35,10 @@ EndsAfter = Callable[[Sequence[tuple[int, ...]]], Sequence[bool]]
 class Bounds:
     """What is still right. Natural logarithms.
 
+    The defaults leave room for a bfloat16 engine judged by a float32 oracle and for little more: over the shipped
+    workloads the former's mean regret was 0.0009 to 0.0018, its 99th percentile 0.04 to 0.07, the worst request's
+    mean 0.007.
+
     `exact`: every token within `tie` of the best. Otherwise the mean regret and its 99th percentile over all tokens are
     bounded, and a single request's mean by `mean_request` (so that one broken request cannot hide among many good
     ones).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from feedback.statistics import CONFIDENCE, Comparison, NoiseFloor, Pass, compare
+from feedback.statistics import Comparison, NoiseFloor, Observation, Pass, compare, compare_observations
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Grid:
 def judge_grid(conditions: Sequence[Condition], margin: float) -> Grid:
     """Intervals at 95 %: one for each condition, and one for the geometric mean over just these conditions.
 
-    The noise floor pools the controls of all conditions: every one is a pair of base instances of its own. In the
-    overall mean the replicates of a condition count as one observation, and conditions may differ from one another
-    without widening the interval.
+    A condition's interval stands on its replicates, with a noise floor from the controls of all conditions. For the
+    mean the replicate (three fresh processes) is the sampling unit, since conditions timed in the same processes share
+    what is peculiar to them; conditions that were not timed in every replicate are left out of it.
     """
     controls = [item for condition in conditions for item in condition.controls if item.usable]
     if not controls:
@@ -82,6 +82,28 @@ def judge_grid(conditions: Sequence[Condition], margin: float) -> Grid:
             judged.append(Judged(condition, compare(usable, floor, margin)))
         else:
             judged.append(Judged(condition, None, "every replicate was disturbed by other processes"))
-    passes = [item for entry in judged if entry.comparison for item in entry.condition.comparisons if item.usable]
-    overall = compare(passes, floor, margin, CONFIDENCE, pool_spread=False) if passes else None
-    return Grid(tuple(judged), overall, floor)
+    return Grid(tuple(judged), _overall(conditions, margin), floor)
+
+
+def _overall(conditions: Sequence[Condition], margin: float) -> Comparison | None:
+    replicates = max(len(condition.comparisons) for condition in conditions)
+    whole = [
+        condition
+        for condition in conditions
+        if len(condition.comparisons) == replicates
+        and all(item.usable for item in (*condition.comparisons, *condition.controls))
+    ]
+    if not whole:
+        return None
+    compared = [_replicate([condition.comparisons[number] for condition in whole]) for number in range(replicates)]
+    controls = [_replicate([condition.controls[number] for condition in whole]) for number in range(replicates)]
+    discarded = sum(item.discarded for condition in whole for item in condition.comparisons)
+    floor = NoiseFloor.of_observations(controls)
+    return compare_observations(compared, floor, margin, n=len(whole) * replicates, discarded=discarded)
+
+
+def _replicate(passes: Sequence[Pass]) -> Observation:
+    """The mean over conditions in one replicate."""
+    ratios, variances = zip(*(item.log_ratio() for item in passes), strict=True)
+    mean = sum(ratios) / len(ratios)
+    return Observation(mean, sum(variances) / len(ratios) ** 2, (mean,))

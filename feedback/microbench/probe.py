@@ -9,16 +9,16 @@ from typing import Any
 
 from feedback.judging import Bench, Finding, judge
 from feedback.microbench.conditions import Condition, Grid, Judged, judge_grid
-from feedback.microbench.trial import Place, Side, TooLarge, Trial
+from feedback.microbench.trial import BaseFailed, Place, Side, TooLarge, Trial, blaming
 from feedback.operators.cases import TIMED, input_seed
 from feedback.operators.checks import Deviation, tolerance_for
 from feedback.operators.probe import compute_type
 from feedback.operators.selection import touched
-from feedback.probe import Context, Question
+from feedback.probe import Context, Question, Tree
+from feedback.static.scope import changed_files
 from feedback.statistics import Pass, status
 from feedback.target import Case, OperatorInfo, Tolerance
 from feedback.verdict import Confidence, Location, Predicate, Status, Verdict
-from feedback.workers.failures import WorkerFailure
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class MicrobenchProbe:
         return Predicate(
             layer=self.layer,
             statement=(
-                f"over the timed input conditions of the touched operators the candidate's calls are {settings.margin:g} x as "
-                "fast as the base's or faster (geometric mean), and every timed output is right"
+                "over the timed input conditions of the touched operators the candidate's calls are at least "
+                f"{settings.margin:g} x as fast as the base's (geometric mean), and every timed output is right"
             ),
             parameters={**asdict(settings), "operators": sorted(question.operators), "seed": question.seed},
         )
@@ -108,7 +108,8 @@ class Examination:
             for info in infos
             if info.name in selected
         ]
-        names, why = touched(question.operators, question.changed, oracle.operators(question.base.config), after)
+        changed = changed_files(question.base.root, question.candidate.root, oracle.entries(), question.changed)
+        names, why = touched(question.operators, changed, oracle.operators(question.base.config), after)
         grid: list[tuple[Measured, Tolerance]] = []
         for info in after:
             tolerance = tolerance_for(info, dtype)
@@ -128,6 +129,8 @@ class Examination:
             self._replicates(grid)
         except WrongTimed as wrong:
             return refuted(wrong)
+        except BaseFailed as error:
+            return Finding(Status.INVALID, str(error), gaps=("nothing was learnt about the candidate",))
         conditions = [measured.condition() for measured, _ in grid if measured.comparisons]
         return conclude(judge_grid(conditions, self.settings.margin), self.settings.margin, why, self.gaps)
 
@@ -140,11 +143,16 @@ class Examination:
             opened = []
             try:
                 places: dict[Side, Place] = {}
-                trees = (("base", question.base), ("control", question.base), ("candidate", question.candidate))
+                trees: tuple[tuple[Side, Tree], ...] = (
+                    ("base", question.base),
+                    ("control", question.base),
+                    ("candidate", question.candidate),
+                )
                 for side, tree in trees:
                     first = side == "candidate" and number == 0
                     role = "candidate" if side == "candidate" else "base"
-                    worker = self.bench.candidate if first else workers.open(tree, role=role)
+                    with blaming(side):
+                        worker = self.bench.candidate if first else workers.open(tree, role=role)
                     if not first:
                         opened.append(worker)
                     places[side] = Place(worker, tree.config, f"{side}-{number}")
@@ -263,8 +271,3 @@ def _row(item: Judged) -> dict[str, Any]:
             for one in (*condition.comparisons, *condition.controls)
         ],
     }
-
-
-def failure_side(failure: WorkerFailure, places: dict[Side, Place]) -> Side | None:
-    """Which side a failure belongs to, by the worker that remembers it."""
-    return next((side for side, place in places.items() if place.worker.failure is failure), None)

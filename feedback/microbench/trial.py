@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from feedback.operators.checks import Call, Deviation, judge_case
 from feedback.oracle import Oracle
 from feedback.statistics import Pass, Unit
 from feedback.target import Arrays, Case, OperatorInfo, Tolerance
+from feedback.workers.failures import WorkerFailure
 from feedback.workers.handle import Worker
 
 Side = Literal["base", "control", "candidate"]
@@ -36,6 +38,21 @@ REFERENCE_SECONDS = 2.0
 
 class TooLarge(Exception):
     """A condition whose units would not fit in memory; says how large they are."""
+
+
+class BaseFailed(Exception):
+    """A worker with the base failed, so nothing was learnt about the candidate. One line."""
+
+
+@contextlib.contextmanager
+def blaming(side: Side) -> Generator[None]:
+    """Failures of the base's workers are not the candidate's."""
+    try:
+        yield
+    except WorkerFailure as failure:
+        if side == "candidate":
+            raise
+        raise BaseFailed(f"the base failed: {failure.line}") from failure
 
 
 @dataclass(frozen=True)
@@ -65,8 +82,9 @@ class Trial:
     def run(self) -> tuple[Pass, Pass, list[Deviation]]:
         """Candidate against base, base against base, and what is wrong with the candidate's timed outputs.
 
-        Raises `TooLarge`, `WorkerFailure` (the worker is on the side that failed) and `OracleFailure`.
+        Raises `TooLarge`, `BaseFailed`, `OracleFailure`, and `WorkerFailure` for the candidate.
         """
+        self._known = self.oracle.known_config(self.config)
         first = self._draw(input_seed(self.seed, self.info.name, self.case.name))
         self._constants = constants(self.info, first)
         begin = time.perf_counter()
@@ -76,9 +94,10 @@ class Trial:
         if size * LEAST_SETS > MOST_BYTES:
             raise TooLarge(f"{size * LEAST_SETS / 2**20:.0f} MiB for a unit of {LEAST_SETS} calls")
         for side, place in self.places.items():
-            self.handles[side] = place.worker.call(
-                "operator_open", self.info.name, place.config, self.case.model_dump(), self._constants
-            )
+            with blaming(side):
+                self.handles[side] = place.worker.call(
+                    "operator_open", self.info.name, place.config, self.case.model_dump(), self._constants
+                )
         count, rounds = self._extent(runtime(self.info, first), size, reference_seconds)
         meter = CpuMeter(place.worker.pid for place in self.places.values())
         rng = np.random.default_rng(input_seed(self.seed, self.info.name, self.case.name, "units"))
@@ -90,7 +109,8 @@ class Trial:
 
     def _extent(self, given: Arrays, size: int, reference_seconds: float) -> tuple[int, int]:
         """(input sets of a unit, rounds): long enough to time, small enough to verify."""
-        batch = self.places["base"].worker.operator_batch(self.handles["base"], [given] * LEAST_SETS)
+        with blaming("base"):
+            batch = self.places["base"].worker.operator_batch(self.handles["base"], [given] * LEAST_SETS)
         wanted = round(UNIT_SECONDS * LEAST_SETS / max(batch.seconds, 1e-6))
         verifiable = int(REFERENCE_SECONDS / max(reference_seconds, 1e-6))
         most = min(MOST_SETS, MOST_BYTES // max(size, 1), max(LEAST_SETS, verifiable // ROUNDS))
@@ -100,7 +120,8 @@ class Trial:
     def _unit(self, side: Side, sets: Sequence[Arrays], meter: CpuMeter) -> None:
         place = self.places[side]
         before = meter.read()
-        batch = place.worker.operator_batch(self.handles[side], sets)
+        with blaming(side):
+            batch = place.worker.operator_batch(self.handles[side], sets)
         share = meter.other_share(before, meter.read())
         self.units[side].append(Unit(batch.seconds, len(batch.order), share))
         if side != "candidate":
@@ -123,11 +144,10 @@ class Trial:
         return judge_case(self.info, self.case.name, calls, expected, names, self.tolerance)
 
     def _draw(self, seed: int) -> Arrays:
-        return self.oracle.inputs(self.info.name, self.case, self.oracle.known_config(self.config), seed)
+        return self.oracle.inputs(self.info.name, self.case, self._known, seed)
 
     def _reference(self, given: Arrays) -> Arrays:
-        known = self.oracle.known_config(self.config)
-        return self.oracle.reference(self.info.name, self.case, known, {**given, **self._constants})
+        return self.oracle.reference(self.info.name, self.case, self._known, {**given, **self._constants})
 
 
 def _turn(number: int) -> tuple[Side, ...]:

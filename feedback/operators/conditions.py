@@ -28,8 +28,9 @@ def failing_condition(outcomes: Sequence[Outcome]) -> str | None:
     for axis in axes:
         bad, good = {dims[axis] for dims in failed}, {dims[axis] for dims in passed}
         for divisor in reversed(DIVISORS):
-            if all(v % divisor for v in bad) and not any(v % divisor for v in good - {1}) and good - {1}:
-                apart = f" ({axis} = 1 aside)" if 1 in good else ""
+            aside = {1} & (good - bad)
+            if all(v % divisor for v in bad) and good - aside and not any(v % divisor for v in good - aside):
+                apart = f" ({axis} = 1 aside)" if aside else ""
                 return f"only where {axis} is not a multiple of {divisor}{apart}"
     for axis in axes:
         bad, good = {dims[axis] for dims in failed}, {dims[axis] for dims in passed}

@@ -71,9 +71,14 @@ def _examine(bench: Bench) -> Finding:
     changed = changed_files(question.base.root, question.candidate.root, bench.oracle.entries(), question.changed)
     names, why = touched(question.operators, changed, bench.oracle.operators(question.base.config), infos)
     gaps = ["the sizes that are timed (microbench verifies those)"]
+    unvaried = [i.name for i in infos if i.name in names and not free_axes(checked_cases(i.cases))]
+    if unvaried:
+        gaps.append(f"{', '.join(unvaried)} at sizes that the specification does not name")
     records: list[Record] = []
     deadline = time.monotonic() + BUDGET_SECONDS
     dtype = compute_type(bench, config)
+    if dtype != "float32":
+        gaps.append("writes to half-width inputs (they are converted copies)")
     for info in (info for info in infos if info.name in names):
         tolerance = tolerance_for(info, dtype)
         if tolerance is None:
@@ -82,8 +87,6 @@ def _examine(bench: Bench) -> Finding:
         if time.monotonic() > deadline:
             gaps.append(f"{info.name} not reached in {BUDGET_SECONDS:g} s")
             continue
-        if not free_axes(checked_cases(info.cases)):
-            gaps.append(f"{info.name} at sizes that its specification does not name")
         record = Record(info)
         records.append(record)
         if not _check_operator(bench, record, tolerance, config, deadline, gaps):
@@ -98,8 +101,15 @@ def compute_type(bench: Bench, config: dict[str, Any]) -> str:
 
 
 def _as_selected(trusted: Sequence[OperatorInfo], reported: Any) -> tuple[OperatorInfo, ...]:
-    """Trusted specifications; which implementation runs, from which file, is the candidate's word."""
-    own = {info.name: info for item in reported if (info := OperatorInfo.model_validate(item))}
+    """Trusted specifications; which implementation runs, from which file, is the candidate's word.
+
+    Raises `WorkerFailure` when it is no description of operators.
+    """
+    try:
+        own = {info.name: info for item in reported if (info := OperatorInfo.model_validate(item))}
+    except (TypeError, ValueError) as error:
+        what = f"describes its operators wrongly: {str(error).splitlines()[0]}"
+        raise WorkerFailure("protocol", "operators", what) from error
     return tuple(
         info.model_copy(update={"selected": own[info.name].selected, "files": {**info.files, **own[info.name].files}})
         if info.name in own
@@ -181,12 +191,13 @@ def _finding(records: Sequence[Record], why: str, dtype: str, gaps: list[str]) -
 def _sentence(record: Record) -> str:
     """`rms_norm (torch) wrong in 5 of 14 cases, only where N is not a multiple of 2`; the place follows in `at`."""
     bad = record.bad
-    case, deviation = bad[0]
+    deviation = bad[0][1]
     where = failing_condition([(c.dims, bool(found)) for c, _, found in record.outcomes])
     sizes = [(c.dims, ratio) for c, ratio, _ in record.outcomes]
     numerical = deviation.kind == "error"
-    what = "wrong" if numerical else deviation.text
-    count = f"{what} in {len(bad)} of {len(record.outcomes)} cases"
+    count = f"wrong in {len(bad)} of {len(record.outcomes)} cases"
+    if not numerical:
+        count = f"{deviation.text}; {count}"
     parts = [f"{record.info.name} ({record.info.selected}): {count}", where, growth(sizes) if numerical else None]
     return ", ".join(part for part in parts if part)
 

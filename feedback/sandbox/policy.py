@@ -101,12 +101,13 @@ def interpreter_rules(top: str, interpreter: Interpreter, judge: Path) -> list[R
     whole, wherever it lies, and in site-packages its packages are.
     """
     names = {top, *JUDGE_PACKAGES}
-    folders = [*interpreter.site_folders, *_linked_folders(interpreter.site_folders), *_existing(sys.path)]
+    modules = module_folders(top, interpreter)
+    folders = [*modules, *_linked_folders(interpreter.site_folders), *_existing(sys.path)]
     hidden = installed_copies(names, folders)
     if judge not in interpreter.site_folders:
         hidden.append(judge)
     rules: list[Rule] = []
-    for root in _outermost([*_existing(_SYSTEM), *interpreter.prefixes, *interpreter.site_folders], hidden):
+    for root in _outermost([*_existing(_SYSTEM), *interpreter.prefixes, *modules], hidden):
         rules += carve(root, hidden, "execute")
     rules += [Rule(path, "read") for path in _FACTS]
     rules += [Rule(path, "device") for path in (*_DEVICES, *(p for g in _ACCELERATORS for p in sorted(glob.glob(g))))]
@@ -142,12 +143,13 @@ def weight_rules(config: dict[str, object]) -> list[Rule]:
 def _linked_folders(site_folders: Iterable[Path]) -> list[Path]:
     """Folders that `.pth` files add to the module path, editable installations among them."""
     lines = [
-        line.strip()
+        (folder, line.strip())
         for folder in site_folders
         for file in sorted(folder.glob("*.pth"))
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
     ]
-    return _existing(line for line in lines if line and not line.startswith(("#", "import ", "import\t")))
+    code = ("#", "import ", "import\t")
+    return _existing(folder / line for folder, line in lines if line and not line.startswith(code))
 
 
 def _existing(paths: Iterable[str | Path]) -> list[Path]:

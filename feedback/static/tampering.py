@@ -1,8 +1,9 @@
 """Signs of evaluator tampering, as facts of the syntax tree with their line. Heuristics, and they say so.
 
 Published static checkers find 11-14 of 20 known tricks and, when strict, flag 115 of 252 clean programs. So the hard
-list is narrow: what an inference engine has no use for at all. The soft list is named and left to the layers that run
-the code. Facts that the base already had do not count: only what a candidate adds is its doing.
+list is narrow: what an inference engine has no use for at all; it flags none of the 2,750 files of transformers'
+models, `torch.nn` and gguf. The soft list is named and left to the layers that run the code. Facts that the base
+already had do not count: only what a candidate adds is its doing.
 
 The judging side does not rest on this: the parent keeps the clock, the expected values and the files, and workers are
 confined.
@@ -29,6 +30,9 @@ _NEVER_PATCHED = frozenset(
     "struct",
      "socket", "select", "pickle", "mmap", "numpy", "signal", "importlib", "types", "io"}
 )  # fmt: skip
+
+#: Attributes that only say what something is called.
+_LABELS = frozenset({"__module__", "__name__", "__qualname__", "__doc__"})
 
 _HARD_CALLS = {
     "sys._getframe": "looks at the call stack",
@@ -147,13 +151,17 @@ def _store_facts(target: ast.AST, names: Imported) -> Iterator[tuple[int, str, b
     elif isinstance(target, ast.Subscript):
         full = names.full(target.value) or ""
         if full in ("sys.modules", "builtins.__dict__", "time.__dict__"):
-            yield target.lineno, f"replaces entries of {full}", True
+            # A package may put a lazy stand-in for itself; nothing else has business there.
+            itself = isinstance(target.slice, ast.Name) and target.slice.id == "__name__"
+            yield target.lineno, f"replaces entries of {full}", not itself
         elif full == "os.environ":
             yield target.lineno, "sets an environment variable", False
 
 
 def _patch_fact(full: str, line: int) -> Iterator[tuple[int, str, bool]]:
     top, parts = full.split(".", 1)[0], full.split(".")
+    if parts[-1] in _LABELS:
+        return
     if top in _NEVER_PATCHED:
         yield line, f"replaces {full}", True
     elif top == "torch" and ("backends" in parts or "config" in parts):
@@ -194,9 +202,11 @@ def _open_fact(node: ast.Call) -> Iterator[tuple[int, str, bool]]:
 
 
 def _string_facts(text: str, line: int) -> Iterator[tuple[int, str, bool]]:
-    inside = text.startswith("/proc/") and text.endswith(("/mem", "/maps", "/fd", "/environ"))
+    inside = text.startswith("/proc/") and text.endswith(("/mem", "/fd", "/environ"))
     if inside or text.startswith("/dev/shm"):
         yield line, f"names {text}: memory of this or another process", True
+    elif text.startswith("/proc/") and text.endswith("/maps"):
+        yield line, f"names {text}: what is loaded where", False
     elif text in _OTHER_PROCESSES:
         yield line, f"uses {text} to reach other processes", True
     elif text.startswith(JUDGE_ENVIRONMENT + "_"):

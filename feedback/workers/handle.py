@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -19,6 +19,9 @@ from feedback.workers import procfs
 from feedback.workers.failures import WorkerFailure, one_line
 from feedback.workers.timed import Batch, run_batch
 from feedback.workers.watched import WatchedProcess
+
+#: Larger files are no source, nor an extension module that a target brings along.
+_MOST_SOURCE_BYTES = 256 << 20
 
 Role = Literal["candidate", "base", "oracle"]
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,6 +55,11 @@ class Worker:
         return self._process.pid
 
     @property
+    def alive(self) -> bool:
+        """Whether it can still be asked, as far as is known."""
+        return self._process.alive
+
+    @property
     def failure(self) -> WorkerFailure | None:
         """Why it is gone, when it did not simply close."""
         return self._process.failure
@@ -68,7 +76,9 @@ class Worker:
     def start(self, config: Mapping[str, Any], timeout: float | None = None) -> SessionHandle:
         """Start an engine."""
         number = self._process.ask("start", {"op": "start", "config": dict(config)}, self._seconds(timeout))
-        return SessionHandle(self._process, int(number))
+        if type(number) is not int:
+            raise self._process.end("protocol", "start", "the worker does not say which session it started")
+        return SessionHandle(self._process, number)
 
     def operator_batch(
         self,
@@ -84,6 +94,10 @@ class Worker:
         Inputs lie in memory that this side filled; outputs are poisoned before and copied out while the worker is held.
         One untimed run comes first, on `warmup`, else on the first set; the shapes of the results are learnt from it.
         The handle is `call("operator_open", ...)`. Raises `ValueError` for inputs that cannot cross.
+
+        Rounds after the first, and the first set where no `warmup` is given, show the operator inputs that it has seen:
+        an implementation that remembers results by content gains by that. A timing that must not be fooled has fresh
+        sets, one round, and a `warmup` of its own.
         """
         return run_batch(self._process, handle, inputs_list, repeat, warmup, self._seconds(timeout))
 
@@ -150,10 +164,11 @@ class SessionHandle:
         """Score `{"prompt": ids, "output": ids}` sequences."""
         rows = [dict(sequence) for sequence in sequences]
         answer = self._ask("score", timeout, rows, **({"logits": True} if logits else {}))
-        if not isinstance(answer, dict):
-            raise self._broken("score", f"{type(answer).__name__} came instead of scores")
-        scored = tuple(self._parsed("score", Scored, item) for item in answer.get("scored") or ())
-        arrays = tuple(answer.get("logits") or ()) if logits else ()
+        fields = answer if isinstance(answer, dict) else {}
+        items, arrays = (fields.get(name) if wanted else [] for name, wanted in (("scored", True), ("logits", logits)))
+        if not (isinstance(items, list) and isinstance(arrays, list)):
+            raise self._broken("score", "the answer is no table of scores")
+        scored = tuple(self._parsed("score", Scored, item) for item in items)
         lengths = [len(row["output"]) for row in rows]
         if [len(item.logprob) for item in scored] != lengths:
             raise self._broken("score", "the scores do not fit the sequences")
@@ -162,7 +177,7 @@ class SessionHandle:
             and [getattr(a, "shape", (None,))[0] if getattr(a, "ndim", 0) == 2 else None for a in arrays] != lengths
         ):
             raise self._broken("score", "the logits do not fit the sequences")
-        return Scores(scored, arrays)
+        return Scores(scored, tuple(arrays))
 
     def tokenize(self, texts: Sequence[str], chat: bool = False, timeout: float | None = None) -> list[list[int]]:
         """Token ids of each text."""
@@ -221,10 +236,16 @@ def checked_imports(process: WatchedProcess, answer: Any) -> dict[str, str]:
         place = PurePosixPath(path)
         if place.is_absolute() or ".." in place.parts:
             raise process.end("protocol", "import", f"{one_line(path, 120)} is no path in the tree")
-        try:
-            found = hashlib.sha256((process.root / place).read_bytes()).hexdigest()
-        except OSError:
-            found = "nothing"
-        if found != digest:
+        if _digest(process.root / place) != digest:
             raise process.end("protocol", "import", f"{one_line(path, 120)} on disk is not what the worker imported")
     return files
+
+
+def _digest(path: Path) -> str | None:
+    """SHA-256 of a plain file reached without links: the worker names the path, which could lead anywhere."""
+    try:
+        if path.resolve() != path or not path.is_file() or path.stat().st_size > _MOST_SOURCE_BYTES:
+            return None
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError):  # a name that no file can have is a ValueError
+        return None

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 ALIGNMENT = 64
-_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+#: F_SEAL_SHRINK | F_SEAL_GROW; Linux alone has them, and `fcntl` elsewhere no such names.
+_FIXED_SIZE = 0x0002 | 0x0004
 
 
 class BadMemory(ValueError):
@@ -70,10 +71,14 @@ def fixed(size: int) -> int:
 
 
 def mapped(fd: int, size: int) -> memoryview:
-    """A view of `fixed` memory that both sides write. Raises `BadMemory` when its size is not sealed or too small."""
+    """A view of `fixed` memory that both sides write, its pages mapped now: the first touch of each is not for the
+    clock.
+
+    Raises `BadMemory` when its size is not sealed or too small.
+    """
     if _seals(fd) & _FIXED_SIZE != _FIXED_SIZE or os.fstat(fd).st_size < size:
         raise BadMemory("the memory's size is not fixed, or too small")
-    return memoryview(mmap.mmap(fd, size))
+    return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED | mmap.MAP_POPULATE))
 
 
 def _seals(fd: int) -> int:

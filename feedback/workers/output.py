@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 _KEEP = 64 * 1024
+#: A pipe holds up to 1 MiB where it was enlarged.
+_LAST_READS = 16
 
 
 class Output:
@@ -29,8 +31,11 @@ class Output:
         os.close(self.writer)
 
     def drain(self) -> bool:
-        """Take what is there; False when the stream has ended."""
-        while self._open:
+        """Take a pipe's worth of what is there; False when the stream has ended.
+
+        Once and no more: a worker that prints without end must not keep its parent from looking at the clock.
+        """
+        if self._open:
             try:
                 data = os.read(self._reader, _KEEP)
             except BlockingIOError:
@@ -42,15 +47,15 @@ class Output:
             room = _KEEP - len(self._head)
             self._head += data[:room]
             self._tail = (self._tail + data[room:])[-_KEEP:]
-            if len(data) < _KEEP:
-                break
         return self._open
 
     def close(self) -> None:
-        """Take what is left and close."""
-        if self.drain():
-            os.close(self._reader)
-            self._open = False
+        """Take what is left in the pipe and close."""
+        for _ in range(_LAST_READS):
+            if not self.drain():
+                return
+        os.close(self._reader)
+        self._open = False
 
     def text(self) -> str:
         """Head and tail; says how much is missing between them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 import warnings
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from feedback import sandbox as confinement
+from feedback.errors import UserError
 from feedback.sandbox import policy
 from feedback.workers import scratch, wire
 from feedback.workers.failures import WorkerFailure
@@ -64,6 +66,8 @@ class WorkerPool:
         readable: Sequence[Path] = (),
         preload: Sequence[str] = PRELOAD,
     ) -> None:
+        if not sys.platform.startswith("linux"):
+            raise UserError(f"workers need Linux (memory files, /proc, process groups); this is {sys.platform}")
         self.adapter = adapter
         self.limits = limits or Limits()
         self.level = confinement.level() if sandbox else confinement.PROCESS_ONLY
@@ -84,10 +88,12 @@ class WorkerPool:
         """Start the warm parent and wait until it has imported everything. Raises `WorkerFailure`."""
         self._started().ready(_WARM_UP_SECONDS)
 
-    def open(self, tree: Tree, role: Role = "candidate") -> Worker:
+    def open(self, tree: Tree, role: Role = "candidate", *, built_from: Tree | None = None) -> Worker:
         """A new process that has imported the target from `tree.root` and nowhere else.
 
-        `oracle` is for the trusted tree: its worker may add to the user's cache of weights. Raises `WorkerFailure`
+        `oracle` is for the trusted tree: its worker may add to the user's cache of weights. `built_from` is the tree
+        that this one was made from by one more move: what workers of it compiled is copied, so that only what the move
+        changed is compiled again. Name a tree whose moves were kept, never another candidate. Raises `WorkerFailure`
         (method `import`) when the target cannot be imported or the process breaks a rule on the way.
         """
         zygote = self._started()
@@ -97,13 +103,16 @@ class WorkerPool:
             raise WorkerFailure("error", "import", f"the tree {root} is not a folder")
         self._opened += 1
         assert self._folder is not None
-        place = scratch.prepare(self._folder / f"{self._opened}-{role}", trusted=role == "oracle")
+        built = None if role == "oracle" else self._built(root)
+        if built is not None and built_from is not None and not built.exists():
+            scratch.copy_built(self._built(Path(built_from.root).resolve()), built)
+        place = scratch.prepare(self._folder / f"{self._opened}-{role}", built)
         process = self._forked(zygote, self._spec(tree, root, role, place), root, place)
         seconds = self.limits.start_seconds
         try:
             hello = process.wait("import", seconds, time.monotonic() + seconds)
             checked_imports(process, hello)
-            if hello.get("level") != self.level:
+            if str(hello.get("level")) != self.level:
                 raise process.end("protocol", "import", f"the sandbox is {hello.get('level')!r}, not {self.level!r}")
         except BaseException:
             process.close()
@@ -142,6 +151,11 @@ class WorkerPool:
     @property
     def _top(self) -> str:
         return self.adapter.partition(".")[0]
+
+    def _built(self, root: Path) -> Path:
+        """Where workers of a tree keep what they compile."""
+        assert self._folder is not None
+        return self._folder / "built" / scratch.tree_key(root, self._top)
 
     def _spec(self, tree: Tree, root: Path, role: Role, place: scratch.Scratch) -> dict[str, Any]:
         if self._rules is None:

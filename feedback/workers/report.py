@@ -18,7 +18,7 @@ def report(error: BaseException, tree: TargetTree) -> dict[str, Any]:
     """
     place, line = _innermost(error, tree)
     # A syntax error's own text repeats file and line.
-    message = str(error.msg) if isinstance(error, SyntaxError) else _text(error)
+    message = error.msg if isinstance(error, SyntaxError) else _text(error)
     return {
         "type": type(error).__name__,
         "message": message,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +13,9 @@ from feedback.sandbox.policy import Rule
 #: This product's folder in the user's cache.
 CACHE_NAME = "infra-agent"
 
-#: Kinds of cache entries that no candidate sees: built code could hold an answer that its tree was made without.
-HIDDEN_CACHES = frozenset({"native"})
+#: The kind of cache entry that holds compiled code. No candidate sees the user's: it could hold an answer that the
+#: candidate's tree was made without.
+BUILT = "native"
 
 #: Environment variables that reach a worker. Everything else, API keys first of all, stays here.
 PASSED = (
@@ -45,12 +48,12 @@ class Scratch:
     rules: tuple[Rule, ...]
 
 
-def prepare(folder: Path, trusted: bool) -> Scratch:
+def prepare(folder: Path, built: Path | None) -> Scratch:
     """Make a worker's folder.
 
-    The user's cache holds fetched weights, which every worker reads. A trusted worker uses the cache itself and may add
-    to it; any other gets a private one in its folder whose entries link to the user's, so that what it adds stays with
-    it: nothing that candidate code wrote is ever read by another worker.
+    The user's cache holds fetched weights, which every worker reads. A trusted worker (`built` None) uses the cache
+    itself and may add to it. Any other gets a private one in its folder whose entries link to the user's, so that what
+    it adds stays with it; only code that it compiles goes to `built`, which workers of the same tree share.
     """
     home = folder / "home"
     for path in (home / "tmp", home / ".cache" / CACHE_NAME):
@@ -58,14 +61,39 @@ def prepare(folder: Path, trusted: bool) -> Scratch:
     shared = user_cache() / CACHE_NAME
     rules = [Rule(str(folder), "write")]
     variables = environment(home)
-    if trusted:
+    if built is None:
         shared.mkdir(parents=True, exist_ok=True)
         rules.append(Rule(str(shared), "write"))
         variables["XDG_CACHE_HOME"] = str(shared.parent)
     else:
-        rules += _link(shared, home / ".cache" / CACHE_NAME)
+        private = home / ".cache" / CACHE_NAME
+        rules += _link(shared, private)
+        built.mkdir(parents=True, exist_ok=True)
+        (private / BUILT).symlink_to(built)
+        rules.append(Rule(str(built), "write"))
         variables["XDG_CACHE_HOME"] = str(home / ".cache")
     return Scratch(folder, variables, tuple(rules))
+
+
+def tree_key(root: Path, top: str) -> str:
+    """A name for the content of the target's package in a tree: the same for the same files, and for no others."""
+    digest = hashlib.sha256()
+    places = [root / f"{top}.py"] if not (root / top).is_dir() else sorted((root / top).rglob("*"))
+    for path in places:
+        if path.is_symlink():  # not followed: it may lead to anything
+            digest.update(f"{path.relative_to(root)}\0->{path.readlink()}\0".encode())
+        elif path.is_file() and path.suffix != ".pyc":
+            data = path.read_bytes()
+            digest.update(f"{path.relative_to(root)}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()[:32]
+
+
+def copy_built(source: Path, built: Path) -> None:
+    """What workers of one tree compiled, as a start for another's; plain files alone. Nothing where nothing is."""
+    built.mkdir(parents=True)
+    for path in source.iterdir() if source.is_dir() else ():
+        if path.is_file() and not path.is_symlink():
+            shutil.copy2(path, built / path.name)
 
 
 def user_cache() -> Path:
@@ -80,7 +108,7 @@ def _link(shared: Path, private: Path) -> list[Rule]:
     """
     rules = []
     for kind in sorted(shared.iterdir()) if shared.is_dir() else []:
-        if kind.name in HIDDEN_CACHES or kind.is_symlink() or not kind.is_dir():
+        if kind.name == BUILT or kind.is_symlink() or not kind.is_dir():
             continue
         (private / kind.name).mkdir()
         for entry in kind.iterdir():

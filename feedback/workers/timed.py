@@ -14,8 +14,8 @@ import numpy as np
 
 from feedback.workers import memory, procfs
 from feedback.workers.batch import Arrays, Layout, poison
+from feedback.workers.frames import DTYPES
 from feedback.workers.watched import WatchedProcess
-from feedback.workers.wire import DTYPES
 
 
 @dataclass(frozen=True)

@@ -69,11 +69,11 @@ class WatchedProcess:
         if not self.alive:
             why = f"the worker is gone: {self.failure.line}" if self.failure else "the worker was closed"
             raise WorkerFailure(self.failure.kind if self.failure else "protocol", method, why)
+        if self._unasked():
+            raise self.end("protocol", method, "bytes came that no call had asked for")
         self._number += 1
         deadline = time.monotonic() + seconds
         try:
-            if self._channel.pending():
-                raise self.end("protocol", method, "bytes came that no call had asked for")
             self._channel.send({"id": self._number, **request}, fds, deadline)
         except wire.Closed:
             raise self._ended_itself(method) from None
@@ -140,26 +140,35 @@ class WatchedProcess:
         finally:
             self._signal(signal.SIGCONT)
 
+    def _unasked(self) -> bool:
+        try:
+            return self._channel.pending()
+        except wire.WireError:
+            return True
+
     def _answer(self, method: str, message: wire.Message) -> Any:
         reply = message.value
         for fd in message.fds:
             os.close(fd)
-        if message.fds or not isinstance(reply, dict) or reply.get("id") != self._number:
+        # Any value may be an array, whose comparisons are arrays too: types come first.
+        number = reply.get("id") if isinstance(reply, dict) else None
+        if message.fds or type(number) is not int or number != self._number:
             raise self.end("protocol", method, "an answer to another question came")
         if "ok" in reply:
             return reply["ok"]
         if "unsupported" in reply:
             payload = reply["unsupported"]
-            text = payload.get("message") if isinstance(payload, dict) else None
-            raise Unsupported(one_line(str(text or f"{method} is not implemented")))
+            text = str(payload.get("message")) if isinstance(payload, dict) else ""
+            raise Unsupported(one_line(text or f"{method} is not implemented"))
         if "error" in reply:
             failure = from_report(method, reply["error"])
             if failure.kind == "memory":
                 self.close()
                 self.failure = failure
             raise failure
-        what = reply.get("broken") or f"an answer that cannot cross the wire: {reply.get('unwireable')}"
-        raise self.end("protocol", method, str(what))
+        if "broken" in reply:
+            raise self.end("protocol", method, str(reply["broken"]))
+        raise self.end("protocol", method, f"an answer that cannot cross the wire: {reply.get('unwireable')}")
 
     def _ended_itself(self, method: str) -> WorkerFailure:
         """The wire closed or the process ended. One that closed the wire and lives on has broken the rules."""

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import signal
+import site
 import socket
 import sys
 import time
@@ -34,6 +35,8 @@ def main() -> None:
     control, setup = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     sys.path.extend(setup["path"])
     sys.prefix, sys.exec_prefix = setup["prefix"], setup["exec_prefix"]
+    for give in (site.setquit, site.sethelper, site.setcopyright):  # `exit` and the like, which -S leaves out
+        give()
     missing = []
     for name in setup["preload"]:
         try:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
+from pydantic import Field
+
 from feedback.verdict import Verdict
 from infra_agent.hypothesis import Move
 from infra_agent.proposers.causes import Facts
-from infra_agent.records import BaselineRecord, CandidateRecord, MoveRecord, ProfileRecord, Record
+from infra_agent.records import BaselineRecord, CandidateRecord, MoveRecord, ProfileRecord, Ratio, Record
 
 #: States that are not commits of the run: what the trusted target does with a shipped profile.
 PAR, SEQUENTIAL = "par", "sequential"
@@ -38,6 +40,7 @@ class Openings(Record):
 class Subject(Record):
     """What a probe is asked about: a move on a base. `hypothesis` is the move's id, `n` counts how often this layer was
     asked. `changes_numerics` holds for the candidate as a whole: a kept move before this one may have changed a type.
+    `limits` are the goal's bounds by name, as absolute numbers.
     """
 
     hypothesis: str
@@ -46,7 +49,16 @@ class Subject(Record):
     move: Move
     changes_numerics: bool = False
     changed: tuple[str, ...] = ()
+    limits: dict[str, float] = Field(default_factory=dict)
     n: int = 1
+
+
+class Remembered(Record):
+    """What came of a skeleton's move: its measured gain, and whether that speaks for the skeleton."""
+
+    kind: Literal["incremental", "ablation"]
+    supports: bool
+    gain: Ratio
 
 
 class Measurements(Protocol):
@@ -97,4 +109,8 @@ class Measurements(Protocol):
 
     def without(self, tip: str, commits: tuple[str, ...], label: str) -> str:
         """A commit of `tip` with kept commits taken out. Raises `CandidateFailed` on a conflict."""
+        ...
+
+    def remember(self, move: Move, outcome: Remembered) -> None:
+        """Let later runs learn from a measured move."""
         ...

@@ -2,7 +2,7 @@
 
 A table says what is true of each move; what a probe would have measured follows from that, with noise drawn from the
 seed and the question, so that the same question has the same answer in every process. It serves simulations of the
-loop, and replays of recorded runs (`Table.from_run` in `infra_agent.measurements.replay`).
+loop, and replays of recorded runs (`infra_agent.measurements.replay`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import Field
 
 from feedback.verdict import Confidence, Predicate, Status, Verdict
 from infra_agent.hypothesis import Move
-from infra_agent.measurements import PAR, SEQUENTIAL, CandidateFailed, Openings, Subject, Traffic
+from infra_agent.measurements import PAR, SEQUENTIAL, CandidateFailed, Openings, Remembered, Subject, Traffic
 from infra_agent.proposers.causes import Facts
 from infra_agent.records import BaselineRecord, CandidateRecord, MoveRecord, ProfileRecord, Record
 
@@ -39,16 +39,22 @@ class TableMove(Record):
     fails: str | None = None
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
+    half: float | None = Field(
+        default=None, gt=0, description="half width of the log interval of a measurement that is repeated as it was"
+    )
     tied: tuple[str, ...] = Field(
         default=(), description="moves built on this one's text: it cannot be taken out while they are there"
     )
 
 
 class StateFacts(Record):
-    """What a profile of a state showed; `applied` are the keys of the moves that are in it."""
+    """What a profile of a state showed; `applied` are the keys of the moves that are in it. `offered` are the moves
+    with what they promised there; None: those of the table.
+    """
 
     applied: tuple[str, ...]
     facts: dict[str, float | bool | str]
+    offered: tuple[Move, ...] | None = None
 
 
 class Table(Record):
@@ -89,16 +95,22 @@ class RecordedMeasurements:
         return BaselineRecord(label=START, commit=commit, metrics=metrics)
 
     def profile(self, commit: str) -> ProfileRecord:
-        """Facts of the recorded state with the same moves, else of the one that has most of them and no others."""
+        return ProfileRecord(commit=commit, facts=self._nearest(commit).facts)
+
+    def _nearest(self, commit: str) -> StateFacts:
+        """The recorded state with the same moves, else the one that has most of them and no others."""
         applied = set(_keys(commit))
         fitting = [state for state in self.table.states if set(state.applied) <= applied]
-        nearest = max(fitting, key=lambda state: (len(state.applied), state.applied))
-        return ProfileRecord(commit=commit, facts=nearest.facts)
+        return max(fitting, key=lambda state: (len(state.applied), state.applied))
 
     def openings(self, commit: str, facts: Facts) -> Openings:
         applied = set(_keys(commit))
         offered, declined = [], []
+        told = self._nearest(commit).offered
+        promised = None if told is None else {move.key: move for move in told}
         for entry in self.table.moves:
+            if promised is not None and entry.move.key not in promised:
+                continue
             missing, blocking = set(entry.needs) - applied, set(entry.excludes) & applied
             if entry.move.key in applied:
                 continue
@@ -107,7 +119,7 @@ class RecordedMeasurements:
                     f"{entry.move.family}: {'needs' if missing else 'excluded by'} {sorted(missing or blocking)[0]}"
                 )
             else:
-                offered.append(entry.move)
+                offered.append(entry.move if promised is None else promised[entry.move.key])
         causes = sorted({entry.move.cause for entry in self.table.moves if entry.move.kind == "code"})
         return Openings(moves=tuple(offered), declined=tuple(declined), looked_for=tuple(causes))
 
@@ -154,6 +166,9 @@ class RecordedMeasurements:
                 raise CandidateFailed(f"{key} cannot be taken out alone: {sorted(tied)[0]} is built on it")
         return "+".join(left)
 
+    def remember(self, move: Move, outcome: Remembered) -> None:
+        """A table learns nothing."""
+
     def speed(self, commit: str) -> float:
         """True speed of a state, the start's being one."""
         if commit in (PAR, SEQUENTIAL):
@@ -169,8 +184,11 @@ class RecordedMeasurements:
         # A microbench asks whether the operators got faster at all; how much that is worth is for load to say.
         noise, margin = self.table.noise, 1.0 if layer == "microbench" else self.table.margin
         true = self.speed(candidate) / self.speed(base)
-        measured = true * math.exp(noise * _normal(self.table.seed, base, candidate, question))
-        low, high = measured * math.exp(-2.2 * noise), measured * math.exp(2.2 * noise)
+        added = _keys(candidate.removeprefix(base)) if candidate.startswith(base) else ()
+        halves = [half for key in added if (half := self._moves[key].half) is not None]
+        drawn = 0.0 if halves else noise * _normal(self.table.seed, base, candidate, question)
+        measured, half = true * math.exp(drawn), math.hypot(*halves) if halves else 2.2 * noise
+        low, high = measured * math.exp(-half), measured * math.exp(half)
         status = Status.CONFIRMED if low >= margin else Status.REFUTED if high < margin else Status.INCONCLUSIVE
         throughput = self.table.metrics.get("output_throughput", 1.0)
         return _verdict(

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 Facts = Mapping[str, float | bool | str]
 
 HEALTHY = "healthy"
+UNKNOWN = "unknown"
 
 #: Below this log gain a cause is not worth naming as the main one.
 NEGLIGIBLE = 0.02
@@ -92,6 +93,24 @@ def _decode_attention(facts: Facts) -> float | None:
     return sum(_get(facts, name) for name in roles) if roles else None
 
 
+def _attention(facts: Facts) -> float | None:
+    return _roles(facts, "attention")
+
+
+def _norms(facts: Facts) -> float | None:
+    return _roles(facts, "norm")
+
+
+def _tables(facts: Facts) -> float | None:
+    return _roles(facts, "rotary_tables", "mask")
+
+
+def _chunk_filled(facts: Facts) -> float | None:
+    """Prompt tokens of a step over the most that a step may have."""
+    tokens, chunk = _number(facts, "prefill.tokens_per_step"), _number(facts, "launch.prefill_chunk")
+    return None if tokens is None or not chunk else tokens / chunk
+
+
 def _phase(facts: Facts, *names: str) -> float | None:
     found = [value for name in names if (value := _number(facts, f"share.phase.{name}")) is not None]
     return sum(found) if found else None
@@ -143,7 +162,7 @@ def _percent(value: float | None) -> str:
 
 CAUSES: tuple[Cause, ...] = (
     Cause(
-        "batching_starved",
+        "too_few_slots",
         "requests wait while the batch is small",
         0.3,
         (Sign(_waiting_per_slot, 0.25, 0.2, 3.0), Sign(lambda f: _number(f, "decode.occupancy"), 0.75, 0.15, 1.0)),
@@ -154,7 +173,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
     ),
     Cause(
-        "weights_wide",
+        "wide_weights",
         "weights are wider than the machine's fast matrix type",
         0.3,
         (Sign(_wide, 3.0, 0.6, 3.0), Sign(_projections, 0.25, 0.15, 0.7)),
@@ -165,18 +184,18 @@ CAUSES: tuple[Cause, ...] = (
         ),
     ),
     Cause(
-        "weight_layout_not_packed",
+        "weights_repacked_every_call",
         "constant weights are laid out again at every call",
         0.15,
-        (_found("weight_layout_not_packed"),),
+        (_found("weights_repacked_every_call"),),
         lambda f: _saved(_projections(f), 0.25),
         lambda f: f"projections take {_percent(_projections(f))} of the busy time and their weights are not packed",
     ),
     Cause(
-        "projections_separate",
+        "projections_apart",
         "projections of the same input are separate calls",
         0.15,
-        (_found("projections_separate"),),
+        (_found("projections_apart"),),
         lambda f: _saved(_parallel_projections(f), 0.12),
         lambda f: (
             f"projections that read the same input take {_percent(_parallel_projections(f))} of the busy time,"
@@ -184,18 +203,44 @@ CAUSES: tuple[Cause, ...] = (
         ),
     ),
     Cause(
-        "attention_decode_copies",
+        "blocks_gathered",
         "decode attention gathers and copies the cache",
-        0.25,
-        (_found("attention_decode_copies"), Sign(_decode_attention, 0.18, 0.07, 2.2)),
-        lambda f: _saved(_decode_attention(f), 0.6),
+        0.2,
+        (_found("blocks_gathered"), Sign(_decode_attention, 0.12, 0.05, 2.0)),
+        lambda f: _saved(_decode_attention(f), 0.8),
         lambda f: (
             f"decode attention takes {_percent(_decode_attention(f))} of the busy time at"
             f" {_get(f, 'decode.rows_mean'):.1f} rows a step"
         ),
     ),
     Cause(
-        "prefix_recompute",
+        "kv_heads_repeated",
+        "keys and values are repeated for every query head",
+        0.15,
+        (_found("kv_heads_repeated"), Sign(_attention, 0.12, 0.06, 1.0)),
+        lambda f: _saved(_attention(f), 0.3),
+        lambda f: (
+            f"attention takes {_percent(_attention(f))} of the busy time and repeats keys and values for each head"
+        ),
+    ),
+    Cause(
+        "norm_in_pieces",
+        "a normalisation is written out operation by operation",
+        0.15,
+        (_found("norm_in_pieces"),),
+        lambda f: _saved(_norms(f), 0.25),
+        lambda f: f"normalisations take {_percent(_norms(f))} of the busy time, several operations each",
+    ),
+    Cause(
+        "tensors_regrown",
+        "tensors grow by copying what is there",
+        0.1,
+        (_found("tensors_regrown"),),
+        lambda f: 0.03 * min(1.0, _get(f, "found.tensors_regrown")),
+        lambda f: f"tensors grow by concatenation in {_get(f, 'found.tensors_regrown'):.0f} places",
+    ),
+    Cause(
+        "prefixes_recomputed",
         "shared prompt prefixes are computed again",
         0.25,
         (Sign(_unserved_repeats, 0.12, 0.06, 3.0), Sign(_prompt_time, 0.15, 0.1, 0.7)),
@@ -206,7 +251,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
     ),
     Cause(
-        "threads_mismatch",
+        "threads_do_not_match_cores",
         "the thread count does not fit the cores",
         0.2,
         (Sign(_threads_off, 0.4, 0.2, 3.5),),
@@ -214,27 +259,37 @@ CAUSES: tuple[Cause, ...] = (
         lambda f: f"the engine runs {_get(f, 'launch.threads'):.0f} threads on {_get(f, 'machine.cores'):.0f} cores",
     ),
     Cause(
-        "prefill_chunk_missized",
+        "prompts_in_small_pieces",
         "prompts are computed in pieces too small for the machine",
         0.2,
-        (Sign(lambda f: _number(f, "prefill.tokens_per_step"), 80.0, -35.0, 2.5), Sign(_prompt_time, 0.25, 0.12, 1.2)),
-        lambda f: _saved(_prompt_time(f), 0.6 * max(0.0, 1.0 - _get(f, "prefill.tokens_per_step", 256.0) / 128.0)),
+        (
+            Sign(lambda f: _number(f, "prefill.tokens_per_step"), 110.0, -45.0, 2.5),
+            Sign(_chunk_filled, 0.8, 0.1, 1.0),
+            Sign(_prompt_time, 0.25, 0.12, 1.2),
+        ),
+        lambda f: _saved(_prompt_time(f), 0.6 * max(0.0, 1.0 - _get(f, "prefill.tokens_per_step", 256.0) / 160.0)),
         lambda f: (
             f"prompts take {_percent(_prompt_time(f))} of the time at"
             f" {_get(f, 'prefill.tokens_per_step'):.0f} prompt tokens a step"
         ),
     ),
     Cause(
-        "invariant_work_repeated",
+        "work_repeated",
         "work that does not change is repeated every step or layer",
-        0.2,
+        0.15,
         (
-            _found("invariant_work_repeated"),
+            _found("work_repeated"),
             Sign(lambda f: _phase(f, "prepare"), 0.08, 0.04, 1.2),
-            Sign(lambda f: _roles(f, "rotary", "mask"), 0.04, 0.03, 0.8),
+            Sign(_tables, 0.03, 0.02, 0.8),
         ),
-        lambda f: _saved(_get(f, "share.phase.prepare") + (_roles(f, "rotary", "mask") or 0.0), 0.7),
-        lambda f: f"preparing a step takes {_percent(_phase(f, 'prepare'))} of the time, the same work each time",
+        lambda f: (
+            _saved(_get(f, "share.phase.prepare") + (_tables(f) or 0.0), 0.7)
+            + 0.03 * min(1.0, _get(f, "found.work_repeated"))
+        ),
+        lambda f: (
+            f"what prepares a step takes {_percent(_phase(f, 'prepare'))} of the time, and"
+            f" {_get(f, 'found.work_repeated'):.0f} places compute again what does not change"
+        ),
     ),
 )
 
@@ -274,8 +329,10 @@ def headroom(cause: str, facts: Facts) -> float:
 
 def diagnosis(facts: Facts) -> list[tuple[str, float]]:
     """What is mainly wrong: `(cause, probability)`, most likely first, `healthy` among them; the probabilities sum to
-    one.
+    one. Where no share of time was observed, nothing can be said: `unknown`.
     """
+    if not any(name.startswith("share.") for name in facts):
+        return [(UNKNOWN, 1.0)]
     present = presence(facts)
     weights = {name: p * headroom(name, facts) for name, p in present.items() if headroom(name, facts) >= NEGLIGIBLE}
     healthy = math.prod(1 - present[name] for name in weights)

@@ -4,6 +4,7 @@ in, SVG out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,11 +51,12 @@ def evolution(steps: Sequence[Step], references: Sequence[tuple[str, float]], me
     for name, value in references:
         canvas.line(left, y(value), width - right, y(value), GREY, 1.2, "5 4")
         canvas.text(width - right + 6, y(value) + 4, f"{name} {value:.2f}x", colour=GREY)
-    best, line = 1.0, [(x(0), y(1.0))]
+    best, line, level = 1.0, [(x(0), y(1.0))], []
     for number, step in enumerate(steps, start=1):
         if step.decision == "keep" and step.ratio is not None:
             line.append((x(number), y(best)))
             best = step.ratio
+        level.append(best)
         line.append((x(number), y(best)))
     canvas.path(line, GREEN, 2.5)
     for number, step in enumerate(steps, start=1):
@@ -65,10 +67,13 @@ def evolution(steps: Sequence[Step], references: Sequence[tuple[str, float]], me
             hint = f"{step.label}: {step.ratio:.3f}x, {step.decision}"
             canvas.dot(x(number), y(step.ratio), colour, hollow=step.decision != "keep", hint=hint)
         else:
-            canvas.text(x(number), y(best) - 8, "×", "middle", 13, colour)
+            canvas.text(x(number), y(level[number - 1]) - 6, "×", "middle", 14, colour)
         words = "currentColor" if step.decision == "keep" else colour
         canvas.text(x(number), height - bottom + 16, _short(step.label, 22), "end", 11.0, words, slant=-35.0)
-    canvas.text(width - right + 6, y(best) + 4, f"best {best:.2f}x", colour=GREEN)
+    # Below or above a reference whose name would stand in the same place.
+    near = [y(best) - y(value) for _, value in references if abs(y(best) - y(value)) < 14]
+    nudge = math.copysign(14 - abs(near[0]), near[0]) if near else 0.0
+    canvas.text(width - right + 6, y(best) + 4 + nudge, f"best {best:.2f}x", colour=GREEN)
     return canvas
 
 

@@ -201,7 +201,7 @@ class ClassView:
         return any(self.kind(name) in ("linear", "parameter") for name in self.stores)
 
     def kind(self, attribute: str) -> str:
-        """`linear` (an nn.Linear of its own), `parameter` (nn.Parameter, nn.Buffer), `object` (an instance of a class), else `plain`."""
+        """`linear` (an nn.Linear), `parameter` (nn.Parameter, nn.Buffer), `object` (of another class), else `plain`."""
         for store in self.stores.get(attribute, ()):
             made = store.value.func if isinstance(store.value, cst.Call) else None
             dotted = self.source.dotted(made) if made is not None else None

@@ -130,13 +130,16 @@ class _Apply(cst.CSTTransformer):
         if original_node in self.e._replaced:
             new = self.e._replaced[original_node]
             updated = new(updated) if callable(new) else _parenthesised(new, updated)
-        before = list(self.e._before.get(original_node, ()))
+        before: list[Any] = list(self.e._before.get(original_node, ()))
         after = list(self.e._after.get(original_node, ()))
         keep = [] if original_node in self.e._removed else [updated]
-        if before and hasattr(updated, "leading_lines"):  # comments and blank lines stay on top
+        if before and hasattr(updated, "leading_lines"):
+            lines = list(updated.leading_lines)
+            # Blank lines stay on top. Comments stay with their statement, or go to what takes its place.
+            split = next((i for i, line in enumerate(lines) if line.comment), len(lines)) if keep else len(lines)
             own = [line for line in before[0].leading_lines if line.comment]
-            before[0] = before[0].with_changes(leading_lines=[*updated.leading_lines, *own])
-            keep = [node.with_changes(leading_lines=()) for node in keep]
+            before[0] = before[0].with_changes(leading_lines=[*lines[:split], *own])
+            keep = [node.with_changes(leading_lines=lines[split:]) for node in keep]
         if original_node in self.helpers:
             blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
             helpers = [
@@ -249,7 +252,7 @@ def folded(text: str, known: set[str], width: int = 120) -> str:
 
 
 def _opening(line: str) -> int | None:
-    """Where the bracket opens that the line's last character closes; None when it closes none, or quotes or a comment to mind."""
+    """Where the bracket opens that the line's last character closes; None when there are quotes or comments to mind."""
     if not line or line[-1] not in ")]}" or any(mark in line for mark in "'\"#"):
         return None
     depth = 0

@@ -73,7 +73,8 @@ def _functional(view: ClassView, name: str, method: cst.FunctionDef, node: cst.C
         key = argument.keyword.value if argument.keyword else ("input", "weight", "bias", "?")[min(position, 3)]
         if argument.star or key not in ("input", "weight", "bias"):
             problem = "it is called with arguments that are not input, weight and bias"
-        given[key] = argument.value
+        else:
+            given[key] = argument.value
     if "input" not in given or "weight" not in given:
         return None
     weight = view.attribute(given["weight"], method)
@@ -83,7 +84,7 @@ def _functional(view: ClassView, name: str, method: cst.FunctionDef, node: cst.C
     bias = None
     if bias_node is not None and not (isinstance(bias_node, cst.Name) and bias_node.value == "None"):
         bias = view.attribute(bias_node, method)
-        if bias is None:
+        if bias is None and not problem:
             problem = "its bias is not an attribute of the instance"
     return Application(node, name, "functional", given["input"], weight, bias, problem)
 

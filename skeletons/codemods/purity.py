@@ -49,7 +49,7 @@ class Judge:
         self._functions: dict[str, bool] = {}
 
     def judge(self, node: cst.BaseExpression, fixed: Fixed) -> Purity:
-        """Whether the expression is pure and made of operands that `fixed` accepts (it returns why not, for a name or a `self.x`)."""
+        """Whether the expression is pure and made of operands that `fixed` accepts."""
         found = Purity()
         found.problem = self._check(node, fixed, found)
         return found
@@ -155,9 +155,8 @@ class Judge:
 
 def _expressions(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Outermost expressions that running the node evaluates; assignment targets and docstrings left out."""
-    if isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.Expr):
-        if isinstance(node.body[0].value, cst.SimpleString):
-            return
+    if isinstance(node, cst.Expr) and isinstance(node.value, cst.SimpleString):
+        return
     if isinstance(node, cst.BaseExpression):
         yield node
         return

@@ -43,7 +43,7 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def flat(text: str) -> str:
     """An expression's text without comments, line breaks and redundant parentheses, for comparison."""
-    return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    return ast.unparse(ast.parse(f"({text.strip()})", mode="eval"))
 
 
 class Source:

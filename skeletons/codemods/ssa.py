@@ -1,7 +1,7 @@
 """Versions of the variables of one block: which assignment a read sees.
 
-Statements of the block are numbered from 0. `x@0` is what `x` was when the block began, `x@k` what statement k - 1 assigned. A compound statement that
-binds `x` somewhere inside gives it a version without a definition.
+Statements of the block are numbered from 0. `x@0` is what `x` was when the block began, `x@k` what statement k - 1
+assigned. A compound statement that binds `x` somewhere inside gives it a version without a definition.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Block:
 
     def tree(self, node: cst.BaseExpression) -> ast.expr:
         """The expression as a Python syntax tree whose variables carry their version in their name."""
-        parsed = ast.parse(self.source.code(node).strip(), mode="eval").body
+        parsed = ast.parse(f"({self.source.code(node).strip()})", mode="eval").body
         names = [n for n in walk(node) if isinstance(n, cst.Name) and n in self.version]
         versions = iter(self.version[n] for n in names)
         for found in _names_in_order(parsed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -109,16 +109,24 @@ class Runner:
 
     def weight_bytes(self) -> int:
         """Bytes of the constants that the operators keep, shared ones once."""
-        kept: dict[int, int] = {}
-        for operator in self.model.operators():
-            for value in vars(operator.implementation).values():
-                if isinstance(value, Tensor):
-                    kept[_identity(value)] = value.numel() * value.element_size()
-        return sum(kept.values())
+        kept = (tensor for operator in self.model.operators() for tensor in tensors_of(operator.implementation))
+        return sum({_identity(tensor): tensor.numel() * tensor.element_size() for tensor in kept}.values())
 
     def kv_bytes(self) -> int:
         """Bytes of the KV caches."""
         return sum(tensor.numel() * tensor.element_size() for cache in self.caches for tensor in cache)
+
+
+def tensors_of(holder: object, depth: int = 3) -> Iterator[Tensor]:
+    """Every tensor that an object keeps in its attributes, in theirs and in lists of them."""
+    if isinstance(holder, Tensor):
+        yield holder
+    elif depth:
+        values = (
+            holder if isinstance(holder, list | tuple) else vars(holder).values() if hasattr(holder, "__dict__") else ()
+        )
+        for value in values:
+            yield from tensors_of(value, depth - 1)
 
 
 def _identity(tensor: Tensor) -> int:

@@ -73,7 +73,7 @@ class Scorer:
         for start in range(0, len(tokens) - 1, CHUNK):
             end = min(start + CHUNK, len(tokens) - 1)
             chunk = _Chunk(start, tokens[start:end], range(-(-end // size)))
-            wanted = torch.arange(max(start, first) - start, end - start)
+            wanted = torch.arange(min(max(start, first), end) - start, end - start)
             step = step_inputs([chunk], size)
             step = StepInputs(
                 step.token_ids, step.positions, step.slot_mapping, wanted, step.num_decodes, step.decode, step.prefill

@@ -12,6 +12,7 @@ cores.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -22,6 +23,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -60,68 +62,91 @@ def load(source: Path, *flags: str) -> ctypes.CDLL:
     compiler = _compiler()
     if compiler is None:
         raise EngineError(f"{source.name}: {unavailable()}")
-    library = _openmp_runtime()
-    command = [*compiler, *FLAGS, *flags, f"-I{HEADERS}"]
-    link = [library] if library and _is_gcc(compiler) else ["-fopenmp"]
-    name = f"{source.stem}-{_digest(source, command, link)}.so"
-    for folder in (
-        cache_dir() / "native",
-        Path(tempfile.gettempdir()) / f"infra-agent-native-{os.getuid()}-{os.getpid()}",
-    ):
-        path = folder / name
-        if path.is_file() and path.stat().st_uid in (0, os.getuid()):
-            return ctypes.CDLL(str(path))
+    runtime = _openmp_runtime()
+    recipe = Recipe(compiler, (*FLAGS, *flags), runtime if runtime and _is_gcc(compiler) else "-fopenmp")
+    name = f"{source.stem}-{recipe.digest(source)}.so"
+    for folder in (lambda: cache_dir() / "native", _private_folder):
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                os.replace(_compile(source, command, link, Path(scratch)), path)
+            path = folder() / name
+            if not (path.is_file() and path.stat().st_uid in (0, os.getuid())):
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+                    os.replace(recipe.compile(source, Path(scratch)), path)
         except OSError:
             continue
         return ctypes.CDLL(str(path))
     raise EngineError(
-        f"{source.name}: no folder to compile in: {cache_dir()} and {tempfile.gettempdir()} cannot be written"
+        f"{source.name}: no place to compile: neither {cache_dir()} nor {tempfile.gettempdir()} is writable"
     )
 
 
-def _compile(source: Path, command: list[str], link: list[str], scratch: Path) -> Path:
-    """Compile and link inside `scratch`; the path of the library."""
-    compiled, library = scratch / "unit.o", scratch / "unit.so"
-    environment = {**os.environ, "TMPDIR": str(scratch), "LC_ALL": "C"}
-    steps = (
-        [*command, "-c", str(source), "-o", str(compiled)],
-        [*shlex.split(command[0]), "-shared", str(compiled), *link, "-lm", "-o", str(library)],
-    )
-    for step in steps:
-        try:
-            done = subprocess.run(
-                step, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EngineError(f"{source.name}: the C compiler took more than {COMPILE_SECONDS:.0f} s") from error
-        if done.returncode:
-            lines = done.stderr.splitlines()
-            first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
-            raise EngineError(f"{source.name} does not compile with {command[0]}: {first.strip()}")
-    return library
+@dataclass(frozen=True)
+class Recipe:
+    """How a C file becomes a library: the compiler's command, its flags, and the OpenMP library to link against."""
+
+    compiler: tuple[str, ...]
+    flags: tuple[str, ...]
+    openmp: str
+
+    def digest(self, source: Path) -> str:
+        """Names everything that the library depends on; where the files lie is not part of it."""
+        digest = hashlib.sha256()
+        for part in (
+            *(path.read_bytes() for path in (source, *sorted(HEADERS.glob("*.h")))),
+            shlex.join([*self.compiler, *self.flags, self.openmp]).encode(),
+            _version(self.compiler).encode(),
+            _processor().encode(),
+        ):
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.hexdigest()[:24]
+
+    def compile(self, source: Path, scratch: Path) -> Path:
+        """Compile and link inside `scratch`; the path of the library."""
+        compiled, library = scratch / "unit.o", scratch / "unit.so"
+        environment = {**os.environ, "TMPDIR": str(scratch), "LC_ALL": "C"}
+        for arguments in (
+            [*self.flags, f"-I{HEADERS}", "-c", str(source), "-o", str(compiled)],
+            ["-shared", str(compiled), self.openmp, "-lm", "-o", str(library)],
+        ):
+            command = [*self.compiler, *arguments]
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=COMPILE_SECONDS, env=environment, check=False
+                )
+            except subprocess.TimeoutExpired as error:
+                raise EngineError(f"{source.name}: {command[0]} took more than {COMPILE_SECONDS:.0f} s") from error
+            if done.returncode:
+                lines = done.stderr.splitlines()
+                first = next((line for line in lines if "error: " in line), lines[0] if lines else "no message")
+                raise EngineError(f"{source.name} does not compile with {command[0]}: {first.strip()}")
+        return library
 
 
 @functools.cache
-def _compiler() -> list[str] | None:
+def _private_folder() -> Path:
+    """A folder of this process alone, removed at its end."""
+    folder = tempfile.mkdtemp(prefix="infra-agent-native-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+@functools.cache
+def _compiler() -> tuple[str, ...] | None:
     """The compiler's command: $CC, or the first of cc, gcc and clang on PATH."""
-    chosen = shlex.split(os.environ.get("CC", ""))
+    chosen = tuple(shlex.split(os.environ.get("CC", "")))
     if chosen:
         return chosen if shutil.which(chosen[0]) else None
-    return next(([name] for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+    return next(((name,) for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
 
 
 @functools.cache
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+def _version(compiler: tuple[str, ...]) -> str:
+    return subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
 
 
-def _is_gcc(compiler: list[str]) -> bool:
+def _is_gcc(compiler: tuple[str, ...]) -> bool:
     """Clang's OpenMP calls are another runtime's: its libraries bring their own."""
-    return "clang" not in _version(compiler[0])
+    return "clang" not in _version(compiler)
 
 
 def _openmp_runtime() -> str | None:
@@ -143,16 +168,3 @@ def _processor() -> str:
         lines = []
     kept = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))]
     return "\n".join([platform.machine(), *dict.fromkeys(kept)])
-
-
-def _digest(source: Path, command: list[str], link: list[str]) -> str:
-    digest = hashlib.sha256()
-    headers = sorted(HEADERS.glob("*.h"))
-    for part in (
-        *(path.read_bytes() for path in (source, *headers)),
-        shlex.join([*command, *link]).encode(),
-        _version(command[0]).encode(),
-        _processor().encode(),
-    ):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()[:24]

@@ -103,6 +103,19 @@ INLINE float sum(f32x16 v)
 #endif
 }
 
+INLINE float largest(f32x16 v)
+{
+#ifdef __AVX512F__
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float x[LANES];
+    store_f32(x, v);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] = x[i + width] > x[i] ? x[i + width] : x[i];
+    return x[0];
+#endif
+}
+
 #ifdef __clang__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else

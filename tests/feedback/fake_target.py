@@ -66,6 +66,33 @@ class LyingSession(Session):
         return {"scored": []}
 
 
+class ArraySession(Session):
+    def __getattribute__(self, name):
+        if name in ("step", "score", "tokenize", "metrics", "spans"):
+            return lambda *args, **kwargs: np.zeros((2, 2))
+        return super().__getattribute__(name)
+
+    def close(self):
+        pass
+
+
+class NestedSession(Session):
+    def score(self, sequences, logits=False):
+        return {"scored": np.zeros(3), "logits": np.zeros(3)}
+
+    def step(self, n):
+        return {"steps": np.zeros(2), "progress": np.zeros(2), "unfinished": np.zeros(2)}
+
+    def metrics(self):
+        return {"steps": np.zeros(2)}
+
+    def tokenize(self, texts, chat=False):
+        return [np.zeros(2)] * len(texts)
+
+
+SESSIONS = {"plain": Session, "lie": LyingSession, "arrays": ArraySession, "nested": NestedSession}
+
+
 class Target:
     def echo(self, *args, **kwargs):
         return [list(args), kwargs]
@@ -73,7 +100,7 @@ class Target:
     def start(self, config):
         if config.get("bad"):
             raise ValueError("bad must not be set\\nsecond line")
-        return LyingSession() if config.get("lie") else Session()
+        return SESSIONS[config.get("session", "plain")]()
 
     def closed(self):
         return engine.closed
@@ -142,6 +169,7 @@ def eat(step):
         block = bytearray(step)
         block[::4096] = b"x" * len(block[::4096])
         kept.append(block)
+        time.sleep(0.002)
 
 
 def eat_at_once():

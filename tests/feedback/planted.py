@@ -166,7 +166,7 @@ STATIC = (
         "protected",
         appends(f"{OPS}/linear/reference.py", "\n\ndef reference(settings, weight, x):\n    return {'y': 0 * x}\n"),
     ),
-    Plant("links a reference to its own code", "static", "symbolic link", links_protected),
+    Plant("links a reference to its own code", "static", "is a link to torch.py", links_protected),
     Plant("shadows a module", "static", "shadows", writes("json.py", "def loads(text): return {}\n")),
     Plant(
         "loaded by the interpreter", "static", "sitecustomize", writes(f"{PACKAGE}/sitecustomize.py", "print('hi')\n")
@@ -233,7 +233,7 @@ OPERATORS = (
     Plant(
         "wrong for odd lengths",
         "operators",
-        "odd",
+        "N is not a multiple of 2",
         rms("y = self.plain(x)\nif x.shape[0] % 2 and x.shape[0] > 1:\n    y[-1] = 0.0\nreturn y"),
         operators=("rms_norm",),
     ),
@@ -287,7 +287,7 @@ OPERATORS = (
     Plant(
         "returns an uninitialised buffer",
         "operators",
-        "columns",
+        "column 95 wrong",
         silu("y = torch.empty_like(gate)\ny[:, :-1] = (F.silu(gate) * up)[:, :-1]\nreturn y"),
         operators=("silu_mul",),
     ),
@@ -355,7 +355,10 @@ TIMING = (
     ),
 )
 
-CORPUS = STATIC + SMOKE + OPERATORS + ACCURACY + TIMING
+#: What the text alone does not show.
+RUNTIME = SMOKE + OPERATORS + ACCURACY + TIMING
+
+CORPUS = STATIC + RUNTIME
 
 #: Honest edits that no layer may refute: the corpus's false alarms.
 CLEAN = (

@@ -67,6 +67,8 @@ class TestLimits:
             ("tpot_mean_ms_ratio", "mean_tpot_ms"),
             ("peak_memory_bytes", "peak_memory_bytes"),
             ("output_throughput_ratio", "output_throughput"),
+            ("open_ttft_p95_ms_ratio", "open_p95_ttft_ms"),
+            ("open_peak_memory_bytes", None),
             ("nll_ratio", None),
             ("ttft_ms", None),
         ],

@@ -375,7 +375,8 @@ def test_folders_of_pth_files_that_hold_the_target_or_the_judge_are_left_out(tmp
     site = tmp_path / "site"
     for name in ("site", "with_target/target", "with_judge/feedback", "useful/library"):
         (tmp_path / name).mkdir(parents=True)
-    lines = [str(tmp_path / name) for name in ("with_target", "with_judge", "useful", "missing")]
+    lines = [*(str(tmp_path / name) for name in ("with_target", "with_judge", "missing")), "../useful"]
     (site / "a.pth").write_text("\n".join(["# comment", "import sys", *lines]))
     interpreter = policy.Interpreter(prefixes=(), site_folders=(site,))
     assert policy.module_folders("target", interpreter) == [site, tmp_path / "useful"]
+    assert policy.Rule(str(tmp_path / "useful"), "execute") in policy.interpreter_rules("target", interpreter, site)

@@ -214,6 +214,7 @@ HARD = {
 }
 
 SOFT = {
+    "lazy package": "import sys\nsys.modules[__name__] = object()\n",
     "identity": "cache = {}\n\ndef f(x):\n    return cache[id(x)]\n",
     "address": "cache = {}\n\ndef f(x):\n    if x.data_ptr() in cache:\n        return cache.get(x.data_ptr())\n",
     "thread": "import threading\nthreading.Thread(target=print).start()\n",

@@ -94,6 +94,17 @@ def test_it_leads_its_own_session(worker: Worker) -> None:
     assert evaluate(worker, "result = [os.getsid(0), os.getpgid(0), os.getpid()]") == [worker.pid] * 3
 
 
+def test_it_holds_no_descriptors_of_others(pool: WorkerPool, worker: Worker, tmp_path: Path) -> None:
+    """Standard streams, the wire, the file for stacks, and the folder being listed."""
+    with pool.open(write_tree(tmp_path / "other")) as other:
+        for each in (worker, other):
+            assert evaluate(each, "result = len(os.listdir('/proc/self/fd'))") == 6
+            text = (
+                "result = [fd for fd in range(64) if os.path.exists(f'/proc/self/fd/{fd}') and os.get_inheritable(fd)]"
+            )
+            assert evaluate(each, text) == [0, 1, 2], "a child program gets none of the others"
+
+
 def test_what_it_used_is_known(worker: Worker) -> None:
     before = worker.cpu_seconds()
     evaluate(worker, "end = time.process_time() + 0.1\nwhile time.process_time() < end: pass")
@@ -253,13 +264,31 @@ def test_a_session_is_parsed(worker: Worker) -> None:
     ],
 )
 def test_an_answer_of_another_form_ends_the_worker(worker: Worker, ask: object, says: str) -> None:
-    session = worker.start({"lie": True})
+    session = worker.start({"session": "lie"})
     with pytest.raises(WorkerFailure) as caught:
         ask(session)  # type: ignore[operator]
     assert caught.value.line == says
     with pytest.raises(WorkerFailure, match="the worker is gone"):
         worker.call("echo")
     session.close()
+
+
+ASKS = {
+    "step": lambda s: s.step(1),
+    "score": lambda s: s.score([{"prompt": [1], "output": [2]}], logits=True),
+    "tokenize": lambda s: s.tokenize(["a"]),
+    "metrics": lambda s: s.metrics(),
+    "spans": lambda s: s.spans(),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [("arrays", name) for name in ASKS] + [("nested", name) for name in ASKS if name != "spans"]
+)
+def test_arrays_where_none_belong_are_a_breach_of_protocol(worker: Worker, kind: str, method: str) -> None:
+    session = worker.start({"session": kind})
+    with pytest.raises(WorkerFailure, match=f"protocol in {method}"):
+        ASKS[method](session)
 
 
 def test_only_the_adapter_can_decline(worker: Worker) -> None:
@@ -292,7 +321,8 @@ def test_the_weights_cache_is_read_by_all_and_written_by_the_oracle_alone(
     with WorkerPool("faketarget.adapter", Limits(call_seconds=20), preload=("numpy",)) as pool:
         with pool.open(tree) as candidate:
             assert evaluate(candidate, home + "result = open(home + '/models/abc/w.bin').read()") == "weights"
-            assert evaluate(candidate, home + "result = os.listdir(home)") == ["models"]
+            assert evaluate(candidate, home + "result = sorted(os.listdir(home))") == ["models", "native"]
+            assert evaluate(candidate, home + "result = os.listdir(home + '/native')") == []
             evaluate(candidate, add.format("models"))
             evaluate(candidate, add.format("native"))
             for path, mode in (("native/kernel.so", "r"), ("models/abc/w.bin", "w"), ("../other/secret", "r")):
@@ -302,6 +332,41 @@ def test_the_weights_cache_is_read_by_all_and_written_by_the_oracle_alone(
             assert evaluate(oracle, home + "result = sorted(os.listdir(home + '/models'))") == ["abc"], "nothing leaked"
             evaluate(oracle, add.format("models"))
     assert (cache / "infra-agent" / "models" / "new").read_text() == "n"
+
+
+def test_compiled_code_is_kept_for_the_same_tree_and_for_no_other(pool: WorkerPool, tmp_path: Path) -> None:
+    native = "folder = os.environ['XDG_CACHE_HOME'] + '/infra-agent/native'\nos.makedirs(folder, exist_ok=True)\n"
+    tree, same = write_tree(tmp_path / "a"), write_tree(tmp_path / "b")
+    other = write_tree(tmp_path / "c", extra="changed = True")
+    with pool.open(tree) as worker:
+        evaluate(worker, native + "open(folder + '/kernel.so', 'w').write('built')")
+    for known, expected in ((tree, ["kernel.so"]), (same, ["kernel.so"]), (other, [])):
+        with pool.open(known, "base") as worker:
+            assert evaluate(worker, native + "result = os.listdir(folder)") == expected
+
+
+def test_compiled_code_of_the_base_is_a_start(pool: WorkerPool, tmp_path: Path) -> None:
+    native = "folder = os.environ['XDG_CACHE_HOME'] + '/infra-agent/native/'\n"
+    base, move = write_tree(tmp_path / "base", extra="n = 1"), write_tree(tmp_path / "move", extra="n = 2")
+    with pool.open(base, "base") as worker:
+        evaluate(worker, native + "open(folder + 'a.so', 'w').write('a'); os.symlink('/etc/passwd', folder + 'link')")
+    with pool.open(move, built_from=base) as worker:
+        assert evaluate(worker, native + "result = os.listdir(folder)") == ["a.so"]
+        evaluate(worker, native + "open(folder + 'a.so', 'w').write('changed')")
+    with pool.open(base, "base") as worker:
+        assert evaluate(worker, native + "result = open(folder + 'a.so').read()") == "a", "a copy, not the same file"
+
+
+def test_a_path_that_leads_elsewhere_is_not_followed(pool: WorkerPool, tmp_path: Path) -> None:
+    """A forged list of imports that would have the parent read what a worker must not, or what has no end."""
+    tree = write_tree(tmp_path / "tree")
+    (tree.root / "link").symlink_to("/proc/kcore")
+    for path in ("link", "../tree/link", "/etc/passwd", "a\0b", "faketarget", "x" * 5000):
+        with pool.open(tree) as worker:
+            text = "import gc\nserver = next(o for o in gc.get_objects() if type(o).__name__ == 'Server')\n"
+            evaluate(worker, text + f"server.imported = lambda: {{'files': {{{path!r}: '0' * 64}}, 'foreign': []}}")
+            with pytest.raises(WorkerFailure, match="protocol in import"):
+                worker.imported()
 
 
 @pytest.mark.timing

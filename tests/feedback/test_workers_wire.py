@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from feedback.workers import memory, wire
+from feedback.workers import frames, memory, wire
 
 Pair = tuple[wire.Channel, socket.socket]
 
@@ -77,7 +77,8 @@ def same(got: Any, sent: Any) -> bool:
 
 
 ARRAYS = hnp.arrays(
-    st.sampled_from(sorted(wire.DTYPES)).map(np.dtype), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)
+    st.sampled_from(sorted(frames.DTYPES)).map(np.dtype),
+    hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6),
 )
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64) | st.floats() | st.text()
 VALUES = st.recursive(
@@ -98,6 +99,14 @@ def test_what_is_sent_arrives(value: Any) -> None:
     assert not right.pending()
     left.close()
     right.close()
+
+
+def test_text_may_hold_any_brackets(pair: tuple[wire.Channel, wire.Channel]) -> None:
+    value: Any = ["[" * 5000 + "{" * 5000]
+    for _ in range(50):
+        value = [value]
+    pair[0].send(value)
+    assert pair[1].receive(time.monotonic() + 5).value == value
 
 
 @pytest.mark.parametrize("elements", [0, 1, 8191, 8192, 8193, 300_000])
@@ -153,6 +162,7 @@ HOSTILE = {
     "wrong types": frame(described(outside="many")),
     "huge integer": frame(b'{"value": ' + b"9" * 9000 + b', "arrays": [], "outside": 0, "fds": 0}'),
     "deep nesting": frame(b'{"value": ' + b"[" * 4900 + b"]" * 4900 + b', "arrays": [], "outside": 0, "fds": 0}'),
+    "nesting": frame(b'{"value": ' + b'{"a":[' * 60 + b"]}" * 60 + b', "arrays": [], "outside": 0, "fds": 0}'),
     "array of objects": frame(described({"$array": 0}, [["object", [1], 0]]), bytes(64)),
     "array of strings": frame(described({"$array": 0}, [["U8", [1], 0]]), bytes(64)),
     "unhashable type": frame(described({"$array": 0}, [[["float32"], [1], 0]]), bytes(64)),

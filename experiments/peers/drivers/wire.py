@@ -1,8 +1,8 @@
 """Drivers' side of the peers experiment: one JSON line in, one JSON line out, on the original standard output.
 
-The first line is the setup (`{"model_dir", "gguf", "threads", "dtype", "max_batch", "max_model_len"}`); the answer says that the peer is
-ready and with what configuration. Every further line is one pass, `{"prompts": [text...], "max_tokens": [n...]}`, answered
-with `{"output_tokens": n}` when all requests are done. The parent holds the clock.
+The first line is the setup (`{"model_dir", "gguf", "threads", "dtype", "max_batch", "max_model_len"}`); the answer says
+that the peer is ready and with what configuration. Every further line is one pass, `{"prompts": [text...],
+"max_tokens": [n...]}`, answered with `{"output_tokens": n}` when all requests are done. The parent holds the clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keys and values that are repeated for every query head of their group are used unrepeated.
 
-Repeating writes and then reads H / G times the cache's rows. The products are the same when the queries of a group are taken as more rows of one product
-(matmul), as one more index (einsum), or when the library is told that heads are grouped (scaled_dot_product_attention).
+Repeating writes and then reads H / G times the cache's rows. The products are the same when the queries of a group
+are taken as more rows of one product (matmul), as one more index (einsum), or when the library is told that heads are
+grouped (scaled_dot_product_attention).
 """
 
 from __future__ import annotations
@@ -95,9 +96,8 @@ def _key(unit: Unit, item: Place) -> tuple[str, ...]:
 
 
 def _places(unit: Unit) -> Iterator[Place | Decline]:
-    helpers = {
-        name: times for name, f in unit.source.functions.items() if (times := _repeats(f, unit.source)) is not None
-    }
+    repeating = {name: _repeats(function) for name, function in unit.source.functions.items()}
+    helpers = {name: axis for name, axis in repeating.items() if axis is not None}
     for function in (n for n in walk(unit.source.module) if isinstance(n, cst.FunctionDef)):
         if function.name.value in helpers:
             continue
@@ -130,8 +130,8 @@ def _in_block(
     return found
 
 
-def _repeats(function: cst.FunctionDef, source: Source) -> int | None:
-    """The head axis where the function repeats its first argument as often as its second says, and does nothing else."""
+def _repeats(function: cst.FunctionDef) -> int | None:
+    """The head axis where the function repeats its first argument as often as its second says, and no more."""
     listed = parameters(function)
     if len(listed) != 2 or not isinstance(function.body, cst.IndentedBlock):
         return None
@@ -308,7 +308,6 @@ def _consumed(source: Source, node: cst.BaseExpression, axis: int, rank: int, na
         return Use("matmul", parent)
     if isinstance(parent, cst.Arg):
         call = source.parents[parent]
-        assert isinstance(call, cst.Call) or isinstance(call, cst.ClassDef)
         if isinstance(call, cst.Call):
             return _argument(source, call, parent, axis, third, name)
     raise NotThis(f"{name} is needed repeated: {_shorten(source.code(parent))}")
@@ -423,14 +422,12 @@ def _inner(updated: cst.CSTNode, expansion: Expansion) -> cst.BaseExpression:
         return updated.args[0].value
     assert isinstance(updated.func, cst.Attribute)
     inner = updated.func.value
-    if (
-        isinstance(inner, cst.Call)
-        and isinstance(inner.func, cst.Attribute)
-        and isinstance(inner.func.value, cst.Subscript)
-    ):
-        if inner.func.attr.value == "expand" and updated.func.attr.value != "repeat_interleave":
-            return inner.func.value.value
-    return inner
+    if updated.func.attr.value == "repeat_interleave":
+        return inner
+    assert isinstance(inner, cst.Call)  # x[:, :, None].expand(...).reshape(...)
+    assert isinstance(inner.func, cst.Attribute)
+    assert isinstance(inner.func.value, cst.Subscript)
+    return inner.func.value.value
 
 
 def _group_matmul(unit: Unit, node: cst.BaseExpression, edits: Edits) -> None:

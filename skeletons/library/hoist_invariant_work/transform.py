@@ -53,7 +53,8 @@ def rewrite(view: TargetView, sites: Sequence[Site]) -> Change:
     symbols = {(site.path, site.symbol) for site in sites}
     change = edit(view, sites, _edit)
     for _ in range(4):
-        moved = replace(view, sources={**view.sources, **change.files})
+        edited = {path: text for path, text in change.files.items() if text is not None}
+        moved = replace(view, sources={**view.sources, **edited})
         more = [s for s in find(moved) if isinstance(s, Site) and (s.path, s.symbol) in symbols]
         if not more:
             break
@@ -105,7 +106,8 @@ def _hoists(unit: Unit) -> Iterator[Hoist | Decline]:
 
 def _loops(function: cst.FunctionDef) -> list[cst.For]:
     """For loops of the function itself, outer ones first."""
-    found, stack = [], [function.body]
+    found: list[cst.For] = []
+    stack: list[cst.CSTNode] = [function.body]
     while stack:
         node = stack.pop()
         if isinstance(node, cst.For) and node.asynchronous is None:
@@ -247,7 +249,7 @@ def _parts(
                 yield Hoist("loop", function, node, found, place=loop)
 
 
-def _values(small: cst.BaseSmallStatement) -> list[cst.BaseExpression]:
+def _values(small: cst.CSTNode | None) -> list[cst.BaseExpression]:
     if isinstance(small, (cst.Assign, cst.AugAssign, cst.Expr)):
         return [small.value]
     return [small.value] if isinstance(small, cst.AnnAssign) and small.value is not None else []
@@ -256,32 +258,23 @@ def _values(small: cst.BaseSmallStatement) -> list[cst.BaseExpression]:
 def _in_methods(unit: Unit, judge: Judge, view: ClassView) -> Iterator[Hoist | Decline]:
     if view.constructor is None:
         return
+
+    def fixed(node: cst.BaseExpression) -> str | None:
+        if not isinstance(node, cst.Attribute):
+            return "it depends on the call"
+        attribute = node.attr.value
+        if view.is_module and view.kind(attribute) != "plain":
+            return f"self.{attribute} is loaded after construction"
+        store = view.constant(attribute)
+        return store if isinstance(store, str) else None
+
     for name, method in view.methods.items():
-        if (
-            name == "__init__"
-            or method.decorators
-            or method.asynchronous is not None
-            or not isinstance(method.body, cst.IndentedBlock)
-        ):
+        if name == "__init__" or not _repeated(view, name, method):
             continue
-
-        def fixed(node: cst.BaseExpression) -> str | None:
-            if not isinstance(node, cst.Attribute):
-                return "it depends on the call"
-            attribute = node.attr.value
-            if view.kind(attribute) != "plain":
-                return f"self.{attribute} is loaded after construction"
-            store = view.constant(attribute)
-            return store if isinstance(store, str) else None
-
         for statement in method.body.body:
-            if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
-                if _leaves(statement):
-                    break
-                continue
-            small = statement.body[0]
-            if isinstance(small, (cst.Raise, cst.Assert)):
-                break
+            small = only(statement) if isinstance(statement, cst.SimpleStatementLine) else None
+            if (small is None and _leaves(statement)) or isinstance(small, (cst.Raise, cst.Assert)):
+                break  # what follows does not always run
             values = [small.value] if isinstance(small, cst.Return) and small.value is not None else _values(small)
             for expression in values:
                 for node, found in costly_parts(judge, expression, fixed):
@@ -290,11 +283,18 @@ def _in_methods(unit: Unit, judge: Judge, view: ClassView) -> Iterator[Hoist | D
                         yield item
 
 
+def _repeated(view: ClassView, name: str, method: cst.FunctionDef) -> bool:
+    """Whether a method may run more than once an instance, as far as its class tells."""
+    only_in_constructor = {load.method for load in view.loads.get(name, ())} == {"__init__"}
+    plain = not method.decorators and method.asynchronous is None and isinstance(method.body, cst.IndentedBlock)
+    return plain and not only_in_constructor
+
+
 def _instance(
     unit: Unit,
     view: ClassView,
     method: cst.FunctionDef,
-    small: cst.BaseSmallStatement,
+    small: cst.CSTNode | None,
     node: cst.BaseExpression,
     found: Purity,
 ) -> Hoist | Decline | None:

@@ -1,8 +1,8 @@
 """Textbook x * rsqrt(mean(x^2) + eps) * w becomes one call of torch's rms_norm.
 
-Recognised: squares by pow, `**`, product or square; the inverse root by rsqrt, 1/sqrt, a power of -0.5, or a division by the root; the mean in float32; the
-result cast back before or after the weight; weights like `1 + w`; any number of intermediate variables. torch's kernel computes in float32 and
-rounds once, at the end.
+Recognised: squares by pow, `**`, product or square; the inverse root by rsqrt, 1/sqrt, a power of -0.5, or a division
+by the root; the mean in float32; the result cast back before or after the weight; weights like `1 + w`; any number of
+intermediate variables. torch's kernel computes in float32 and rounds once, at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NotThis(Exception):
 
 @dataclass
 class Match:
-    """x, weight and eps as versioned trees; `wide`: x was cast to float32; `cast`: the text of a cast around everything."""
+    """x, weight and eps as versioned trees; `wide`: x was cast to float32; `cast`: a cast around everything."""
 
     x: ast.expr
     eps: ast.expr
@@ -284,7 +284,8 @@ class _Reader:
         return None
 
     def is_weight(self, node: ast.expr) -> bool:
-        """Whether a factor can be a weight of one axis: made of attributes of the instance, or of a function's arguments.
+        """Whether a factor can be a weight of one axis: made of attributes of the instance, or of a function's
+        arguments.
 
         A tensor computed in the block (a gate, say) has the input's axes, which the library's weight may not have.
         """

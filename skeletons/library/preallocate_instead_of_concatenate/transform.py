@@ -1,8 +1,11 @@
-"""A tensor grown by concatenation in a loop is allocated once.
+"""A tensor that grows by concatenation is allocated with room to grow.
 
-Concatenating copies everything that is there already, so a loop of n rounds copies n^2 / 2 pieces. Two forms. `collect`: nothing in the loop reads the
-growing tensor, so the pieces are collected and joined once, whatever their sizes. `slice`: the loop reads it; then the number of rounds and the
-size of a piece must be known, the final size is allocated before the loop, and each round writes its piece and looks at the part filled so far.
+Concatenating copies everything that is there already, so n rounds copy n^2 / 2 pieces. Three forms. `collect`:
+nothing in the loop reads the growing tensor, so the pieces are collected and joined once, whatever their sizes.
+`slice`: the loop reads it, and the number of rounds and the size of a piece are known: the final size is allocated
+before the loop, and each round writes its piece and looks at the part filled so far. `spare`: no bound is in sight (a
+while loop, pieces of any size, an attribute that grows
+from call to call): room is doubled whenever it is used up, so that n rounds copy fewer than 2 n pieces.
 """
 
 from __future__ import annotations
@@ -20,6 +23,28 @@ from skeletons.codemods.source import bindings, target_names, walk
 from skeletons.view import Change, Decline, Site, TargetView
 
 MARKERS = ("torch.cat", "torch.concat", "cat(")
+SPARE = '''\
+def NAME(grown, piece, axis):
+    """`torch.cat((grown, piece), axis)` in the room that an earlier result left behind itself.
+
+    The result is a view. Room is used once: only the latest result may grow in place, every other tensor is copied.
+    """
+    plain = grown.dim() == piece.dim() and grown.dtype == piece.dtype and grown.device == piece.device
+    if not plain or (torch.is_grad_enabled() and (grown.requires_grad or piece.requires_grad)):
+        return torch.cat((grown, piece), axis)
+    filled, wanted = grown.shape[axis], grown.shape[axis] + piece.shape[axis]
+    room = getattr(grown, "_room", None)
+    if room is None or room._filled != filled or room.shape[axis] < wanted:
+        shape = list(grown.shape)
+        shape[axis] = 2 * wanted
+        room = grown.new_empty(shape)
+        room.narrow(axis, 0, filled).copy_(grown)
+    room.narrow(axis, filled, wanted - filled).copy_(piece)
+    room._filled = wanted
+    grown = room.narrow(axis, 0, wanted)
+    grown._room = room
+    return grown
+'''
 CONCATENATES = ("torch.cat", "torch.concat", "torch.concatenate")
 
 
@@ -41,9 +66,16 @@ class Place:
 
     growth: Growth
     form: str
-    loop: cst.For | cst.While
+    loop: cst.For | cst.While | None = None
     rounds: cst.BaseExpression | None = None
     axis: int = 0
+
+
+HOW = {
+    "collect": "the pieces are joined once",
+    "slice": "its final size is known before the loop",
+    "spare": "room to grow is doubled when it is used up",
+}
 
 
 class NotThis(Exception):
@@ -65,11 +97,14 @@ def _find(unit: Unit) -> Iterator[Site | Decline]:
         if isinstance(item, Decline):
             yield item
             continue
-        how = "the pieces are joined once" if item.form == "collect" else "its final size is known before the loop"
-        assumes = ("the pieces have the type of the tensor they are appended to",) if item.form == "slice" else ()
+        assumes = (
+            () if item.form == "collect" else ("nothing needs the grown tensor to be contiguous, or its own copy",)
+        )
+        if item.form == "slice":
+            assumes = (*assumes, "the pieces have the type of the tensor they are appended to")
         yield unit.site(
             item.growth.line,
-            f"{item.growth.name} grows by concatenation; {how}",
+            f"{item.growth.name} grows by concatenation; {HOW[item.form]}",
             assumes=assumes,
             payload=_key(unit, item),
         )
@@ -112,19 +147,20 @@ def _growth(unit: Unit, function: cst.FunctionDef, node: cst.CSTNode) -> Growth 
     grown = [i for i, value in enumerate(values) if mine is not None and unit.source.canonical(value) == mine]
     if not grown or len(values) != len(parts.elements):
         return None
-    if isinstance(target, cst.Attribute):
-        return unit.decline(node, f"{mine} grows from call to call: how far it will grow is not known here")
-    if not any(isinstance(n, (cst.For, cst.While)) for n in unit.source.ancestors(node)):
+    looped = any(isinstance(n, (cst.For, cst.While)) for n in unit.source.ancestors(node))
+    if not looped and isinstance(target, cst.Name):
         return None
     if grown != [0]:
         return unit.decline(node, f"{mine} is not at the front of what is joined")
-    assert isinstance(target, cst.Name)
-    return Growth(function, node, call, target.value, tuple(values[1:]), given.get("dim"))
+    assert mine is not None
+    return Growth(function, node, call, mine, tuple(values[1:]), given.get("dim"))
 
 
 def _place(unit: Unit, growth: Growth) -> Place:
     """The loop and the form of the cure. Raises `NotThis`."""
     source, name = unit.source, growth.name
+    if "." in name:
+        return _spare(unit, growth, "")
     loops = [n for n in source.ancestors(growth.line) if isinstance(n, (cst.For, cst.While))]
     if _bound(loops[0], name) > 1:
         raise NotThis(f"{name} is bound more than once in the loop")
@@ -138,7 +174,10 @@ def _place(unit: Unit, growth: Growth) -> Place:
         collecting = loop
     if collecting is not None:
         return Place(growth, "collect", collecting)
-    return _sliced(unit, growth, loops[0])
+    try:
+        return _sliced(unit, growth, loops[0])
+    except NotThis as reason:
+        return _spare(unit, growth, str(reason))
 
 
 def _bound(loop: cst.CSTNode, name: str) -> int:
@@ -161,19 +200,37 @@ def _sliced(unit: Unit, growth: Growth, loop: cst.For | cst.While) -> Place:
         raise NotThis(f"the loop reads {name}, and a while loop has no known number of rounds")
     rounds = _rounds(unit, growth.function, loop)
     axis = _axis(growth.dim)
-    if axis is None:
-        raise NotThis(f"the axis along which {name} grows is not a plain number")
-    if len(growth.pieces) != 1 or not _one_long(unit, growth, loop, growth.pieces[0], axis):
-        raise NotThis(f"the loop reads {name}, and the size of a piece along axis {axis} is not known")
-    for node in walk(growth.function.body):
-        viewed = (
-            isinstance(node, cst.Call)
-            and isinstance(node.func, cst.Attribute)
-            and node.func.attr.value in ("view", "data_ptr")
-        )
-        if viewed and isinstance(node, cst.Call) and blocks.root_name(node.func) == name:
-            raise NotThis(f"{name} has to be contiguous for {source.code(node)}")
+    if axis is None or len(growth.pieces) != 1 or not _one_long(unit, growth, loop, growth.pieces[0], axis):
+        raise NotThis(f"the loop reads {name}, and the size of a piece is not known")
+    _looked_at(unit, growth)
     return Place(growth, "slice", loop, rounds, axis)
+
+
+def _spare(unit: Unit, growth: Growth, no_bound: str) -> Place:
+    """The form that needs no bound.
+
+    Raises `NotThis`, with the reason why there is no bound where the place itself is fit.
+    """
+    axis = _axis(growth.dim)
+    if axis is None or len(growth.pieces) != 1:
+        raise NotThis(no_bound or f"the axis or the pieces by which {growth.name} grows are not written out")
+    _looked_at(unit, growth)
+    if "." in growth.name:
+        attribute = growth.name.rpartition(".")[2]
+        for written, how in blocks.writes(unit.source.module):
+            text = unit.source.code(written)
+            if f".{attribute}" in text:
+                raise NotThis(f"{text} {how} elsewhere: an older part of it may be looked at")
+    return Place(growth, "spare", axis=axis)
+
+
+def _looked_at(unit: Unit, growth: Growth) -> None:
+    """Raises `NotThis` when the file needs the tensor contiguous."""
+    for node in walk(unit.source.module if "." in growth.name else growth.function.body):
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            continue
+        if node.func.attr.value in ("view", "data_ptr") and unit.source.code(node.func.value) == growth.name:
+            raise NotThis(f"{growth.name} has to be contiguous for {unit.source.code(node)}")
 
 
 def _rounds(unit: Unit, function: cst.FunctionDef, loop: cst.For) -> cst.BaseExpression:
@@ -245,7 +302,16 @@ def _edit(unit: Unit, sites: Sequence[Site], edits: Edits) -> None:
     if len(places) != len(wanted):
         raise ValueError(f"{unit.path}: a site is not there any more: find the sites again")
     for item in places:
-        (_collect if item.form == "collect" else _slice)(unit, item, edits)
+        {"collect": _collect, "slice": _slice, "spare": _leave_room}[item.form](unit, item, edits)
+
+
+def _leave_room(unit: Unit, item: Place, edits: Edits) -> None:
+    growth, code = item.growth, unit.source.code
+    edits.need_import("torch")
+    ancestors = [growth.line, *unit.source.ancestors(growth.line)]
+    top = next(n for n in ancestors if unit.source.parents.get(n) is unit.source.module)
+    helper = edits.helper("_append", SPARE, top)
+    edits.replace(growth.call, f"{helper}({growth.name}, {code(growth.pieces[0]).strip()}, {item.axis})")
 
 
 def _collect(unit: Unit, item: Place, edits: Edits) -> None:
@@ -259,6 +325,7 @@ def _collect(unit: Unit, item: Place, edits: Edits) -> None:
     added = ", ".join(code(piece).strip() for piece in growth.pieces)
     append = f"{pieces}.append({added})" if len(growth.pieces) == 1 else f"{pieces}.extend(({added}))"
     edits.replace(small, cst.Expr(cst.parse_expression(append)))
+    assert item.loop is not None
     edits.before(item.loop, f"{pieces} = [{growth.name}]")
     edits.after(item.loop, f"{growth.name} = {code(joined)}")
 
@@ -269,6 +336,7 @@ def _slice(unit: Unit, item: Place, edits: Edits) -> None:
     filled = fresh_in(growth.function, f"{name}_filled")
     size = fresh_in(growth.function, f"{name}_size")
     assert item.rounds is not None
+    assert item.loop is not None
     rounds = code(item.rounds).strip()
     edits.before(
         item.loop,

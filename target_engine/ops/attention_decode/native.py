@@ -12,41 +12,24 @@ from target_engine.native.build import unavailable as unavailable
 from target_engine.ops.settings import OperatorSettings
 
 SOURCE = Path(__file__).with_name("attention_decode.c")
-LANES, MAX_SIZE = 16, 256
+LANES = 16
 
 
 class Implementation:
     """q [B, H, D]; contiguous caches [X, S, G, D]; block_tables int32 [B, T]; context_lens int32 [B] -> out [B, H, D].
 
-    D is a multiple of 16, at most 256: `EngineError` otherwise.
+    D is a multiple of 16: `EngineError` otherwise.
     """
 
     def __init__(self, settings: OperatorSettings) -> None:
-        if settings.head_dim % LANES or not 0 < settings.head_dim <= MAX_SIZE:
+        if settings.head_dim % LANES:
             raise EngineError(
                 f"operators.attention_decode: native needs a head size that is a multiple of {LANES}, "
-                f"at most {MAX_SIZE}; this model has {settings.head_dim}: choose another implementation"
+                f"this model has {settings.head_dim}: choose another implementation"
             )
         self._run = load(SOURCE, *element_flags(getattr(torch, settings.dtype))).attention_decode
-        pointer = c_void_p
-        self._run.argtypes = [
-            *(
-                c_long,
-                c_long,
-                c_long,
-                c_int,
-                pointer,
-                c_long,
-                pointer,
-                pointer,
-                c_long,
-                pointer,
-                c_long,
-                pointer,
-                pointer,
-            ),
-            c_int,
-        ]
+        sizes, strided, pointer = [c_long] * 4, [c_void_p, c_long], [c_void_p]
+        self._run.argtypes = sizes + strided + pointer + strided + strided + pointer * 2 + [c_int]
         self._run.restype = None
 
     def __call__(
