@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from feedback.generation import generate
 from feedback.guard import file_digest, protected_digests
-from feedback.load.collect import Misreport
 from feedback.probe import Tree
-from feedback.target import Arrays, Case, ConfigProblem, Description, FileEntry, OperatorInfo, Request, Scored
+from feedback.target import Arrays, Case, ConfigProblem, Description, FileEntry, OperatorInfo, Scored
 from feedback.verdict import canonical_json
 from feedback.workers.failures import WorkerFailure
 from feedback.workers.handle import SessionHandle, Worker
@@ -142,28 +140,6 @@ class Oracle:
         """Token ids of each text."""
         return self._remembered("tokenize", (texts, chat), lambda: self._on_session(lambda s: s.tokenize(texts, chat)))
 
-    def greedy(self, requests: Sequence[Request]) -> dict[str, tuple[int, ...]]:
-        """Output token ids by request id."""
-
-        def compute(session: SessionHandle) -> dict[str, tuple[int, ...]]:
-            return {record.id: record.token_ids for record in generate(session, requests)}
-
-        asked = [request.model_dump(mode="json") for request in requests]
-        return self._remembered("greedy", (asked,), lambda: self._on_session(compute))
-
-    def ends_after(self, prompts: Sequence[Sequence[int]]) -> tuple[bool, ...]:
-        """Whether the model, decoding greedily, ends right after each prompt of token ids."""
-
-        def compute(session: SessionHandle) -> tuple[bool, ...]:
-            asked = [
-                Request(id=str(index), prompt_token_ids=tuple(prompt), max_tokens=1)
-                for index, prompt in enumerate(prompts)
-            ]
-            return tuple(record.finish_reason == "stop" for record in generate(session, asked))
-
-        listed = [list(prompt) for prompt in prompts]
-        return self._remembered("ends_after", (listed,), lambda: self._on_session(compute))
-
     def score(self, sequences: Sequence[dict[str, Any]]) -> tuple[Scored, ...]:
         """Teacher-forced scores of `{"prompt": ids, "output": ids}` sequences."""
 
@@ -226,6 +202,3 @@ class Oracle:
             if failure.kind != "error":
                 self.close()  # a broken worker answers nothing; the next question starts afresh
             raise OracleFailure(f"the trusted target failed: {failure.line}") from failure
-        except Misreport as error:
-            self.close()
-            raise OracleFailure(f"the trusted target failed: {error}") from error

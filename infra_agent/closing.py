@@ -51,6 +51,8 @@ def close(
     """Measure the outcome, attribute it, and write the end row. `moves` are the kept ones by id."""
     steps.show.closing(reason)
     status = EndStatus.NO_WIN
+    if steps.candidates and not steps.judged:
+        status, reason = EndStatus.FAILED, f"no candidate could be judged: the probes broke each time; {reason}"
     if kept:
         status, why = _final(steps, rules, start, best, kept, moves)
         reason = f"{reason}; {why}" if why else reason

@@ -61,11 +61,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class Decision:
-    """The outcome, its reason in one line, and the effect as far as it was measured."""
+    """The outcome, its reason in one line, and the effect as far as it was measured. `judged` is false where the probes
+    broke: then the outcome says nothing about the move.
+    """
 
     outcome: Outcome
     reason: str
     measured: Ratio | None = None
+    judged: bool = True
 
 
 def pooled(verdicts: Sequence[Verdict]) -> Ratio | None:
@@ -114,7 +117,7 @@ def closed(move: Move, verdicts: Sequence[Verdict]) -> Decision:
         (latest[layer].line() for layer in open_layers if layer in latest),
         f"{', '.join(open_layers) or 'load'} gave no answer",
     )
-    return Decision(Outcome.REJECT, f"could not be judged: {why}", pooled(_load(verdicts)))
+    return Decision(Outcome.REJECT, f"could not be judged: {why}", pooled(_load(verdicts)), judged=False)
 
 
 def _after_load(
@@ -125,7 +128,9 @@ def _after_load(
     effect = pooled(passes)
     if not _answered(load):
         return (
-            None if load.status is Status.INVALID else Decision(Outcome.REJECT, f"could not be judged: {load.line()}")
+            None
+            if load.status is Status.INVALID
+            else Decision(Outcome.REJECT, f"could not be judged: {load.line()}", judged=False)
         )
     threshold = 1 + rules.margin
     if effect is None:
@@ -166,8 +171,8 @@ def _gates(move: Move, latest: Mapping[str, Verdict], rules: Rules, effect: Rati
 
 
 def approvals_needed(move: Move) -> frozenset[str]:
-    """What a person may want to approve about a move: `numerics`, `launch`, `code`, `concurrency`."""
-    kinds = {"code" if move.kind == "bundle" else move.kind}
+    """What a person may want to approve about a move: its kind, `numerics`, `concurrency`. A bundle may hold code."""
+    kinds = {"bundle", "code"} if move.kind == "bundle" else {str(move.kind)}
     if move.changes_numerics:
         kinds.add("numerics")
     if "threads" in move.launch or any("thread" in name for name in move.skeletons):

@@ -73,6 +73,7 @@ def try_move(
     else:
         numerics = any(m.changes_numerics for m in (record, *kept))
         decision, verdicts = judge(steps, rules, proposal, made.candidate, numerics)
+    steps.judged += decision.judged
     story = _story(record, decision, verdicts, made.candidate.commit if made.candidate else None)
     if decision.outcome is Outcome.KEEP and made.candidate is not None:
         story = story.model_copy(update={"commit": steps.keep(story, made.candidate)})

@@ -78,6 +78,7 @@ class Steps:
     show: Progress
     spent: float = 0.0
     candidates: int = 0
+    judged: int = 0
     loads: list[float] = field(default_factory=list)
     experience: Experience = field(init=False)
 

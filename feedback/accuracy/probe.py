@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from feedback.load.collect import Misreport
 from feedback.load.conclusion import bounds_for
 from feedback.load.verify import Bounds, Verification, verify
 from feedback.load.workload import Workload
+from feedback.oracle import Oracle
 from feedback.probe import Context, Question
-from feedback.target import Unsupported
+from feedback.target import Scored, Unsupported
 from feedback.verdict import Confidence, Location, Predicate, Status, Verdict
 from feedback.workers.handle import SessionHandle
 
@@ -99,7 +101,6 @@ def _examine(bench: Bench) -> Finding:
     longest = int(question.candidate.config.get("max_model_len", 1024))
     workload = Workload.read(question.workload)
     requests = prompts(bench.oracle, workload, PROMPTS, OUTPUT_TOKENS, longest)
-    outputs = bench.oracle.greedy(requests)
     try:
         texts = passages(bench.oracle, longest)
     except Unsupported as error:
@@ -111,11 +112,14 @@ def _examine(bench: Bench) -> Finding:
     except Misreport as error:
         at = Location(phase="generate", request=error.request)
         return Finding(Status.REFUTED, f"its reports cannot be true: {error}", at=(at,))
-    checked = verify(records, requests, bench.oracle.score, bounds_for(question, bench.oracle.description()))
+    bounds = bounds_for(question, bench.oracle.description())
+    checked = verify(records, requests, lambda sequences: _scored(bench.oracle, sequences), bounds)
     if checked.wrong:
         return _wrong_outputs(checked)
     measured = Measured()
-    given = [Passage(r.id, tuple(r.prompt_token_ids or ()), outputs[r.id]) for r in requests]
+    # What it generated itself: near-greedy, as just verified, and the oracle's logits are at hand.
+    pairs = zip(requests, records, strict=True)
+    given = [Passage(request.id, tuple(request.prompt_token_ids or ()), r.token_ids) for request, r in pairs]
     for passage in (*given, *texts[:FIRST_PASSAGES]):
         broken = _score(bench, session, passage, measured, passage in texts)
         if broken is not None:
@@ -127,6 +131,16 @@ def _examine(bench: Bench) -> Finding:
         if broken is not None:
             return broken
     return _finding(measured, limits, checked, (*gaps, *checked.gaps))
+
+
+def _scored(oracle: Oracle, sequences: Sequence[Mapping[str, Any]]) -> list[Scored]:
+    """Scores from the oracle's logits, which are needed for KL anyway."""
+    found = []
+    for sequence in sequences:
+        logp = log_softmax(oracle.logits(sequence["prompt"], sequence["output"]))
+        given, best, most = -token_nll(logp, np.array(sequence["output"])), logp.argmax(axis=-1), logp.max(axis=-1)
+        found.append(Scored(logprob=given.tolist(), best=best.tolist(), best_logprob=most.tolist()))
+    return found
 
 
 def _score(bench: Bench, session: SessionHandle, passage: Passage, measured: Measured, text: bool) -> Finding | None:

@@ -7,11 +7,12 @@ ids, positions), each set is drawn.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from feedback.target import Arrays, OperatorInfo
+from feedback.target import Arrays, Case, OperatorInfo
 
 #: Fewest input sets of a unit: an implementation that remembers results by address or by value gains nothing.
 LEAST_SETS = 8
@@ -57,7 +58,11 @@ def _turned(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return array * signs.astype(array.dtype)
 
 
-def unit_bytes(given: Arrays, expected: Arrays) -> int:
-    """Bytes of one call in a unit: its inputs, and its results as they cross (float64 references as float32)."""
-    results = sum(array.size * min(array.itemsize, 4) for array in expected.values())
-    return sum(array.nbytes for array in given.values()) + results
+def unit_bytes(info: OperatorInfo, case: Case, given: Arrays) -> int:
+    """Bytes of one call in a unit: its inputs, and its results as they cross (four bytes a value).
+
+    Sizes of results come from the specification; an axis that the case does not name counts as one.
+    """
+    results = [tensor for tensor in info.tensors if tensor.kind in ("output", "inout")]
+    values = sum(math.prod(n if isinstance(n, int) else case.dims.get(n, 1) for n in t.shape) for t in results)
+    return sum(array.nbytes for array in given.values()) + 4 * values

@@ -87,18 +87,19 @@ class Trial:
         self._known = self.oracle.known_config(self.config)
         first = self._draw(input_seed(self.seed, self.info.name, self.case.name))
         self._constants = constants(self.info, first)
-        begin = time.perf_counter()
-        expected = self._reference(runtime(self.info, first))
-        reference_seconds = time.perf_counter() - begin
-        size = unit_bytes(runtime(self.info, first), expected)
+        given = runtime(self.info, first)
+        size = unit_bytes(self.info, self.case, given)
         if size * LEAST_SETS > MOST_BYTES:
             raise TooLarge(f"{size * LEAST_SETS / 2**20:.0f} MiB for a unit of {LEAST_SETS} calls")
+        begin = time.perf_counter()
+        self._reference(given)
+        reference_seconds = time.perf_counter() - begin
         for side, place in self.places.items():
             with blaming(side):
                 self.handles[side] = place.worker.call(
                     "operator_open", self.info.name, place.config, self.case.model_dump(), self._constants
                 )
-        count, rounds = self._extent(runtime(self.info, first), size, reference_seconds)
+        count, rounds = self._extent(given, size, reference_seconds)
         meter = CpuMeter(place.worker.pid for place in self.places.values())
         rng = np.random.default_rng(input_seed(self.seed, self.info.name, self.case.name, "units"))
         for number in range(rounds):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from skeletons.codemods.known import FRESH
 from skeletons.codemods.source import Source, bindings, children, target_names, walk
 
 Suite = cst.IndentedBlock | cst.Module
@@ -66,6 +67,18 @@ def root_name(node: cst.BaseExpression) -> str | None:
             node = node.func
         else:
             return node.value if isinstance(node, cst.Name) else None
+
+
+def makes_fresh(node: cst.BaseExpression) -> bool:
+    """Whether an access path goes through a method whose result shares no memory: `x.view(3).cos()[0]`."""
+    while isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
+        if isinstance(node, cst.Call):
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value in FRESH:
+                return True
+            node = node.func
+        else:
+            node = node.value
+    return False
 
 
 def is_inplace_name(name: str) -> bool:
@@ -187,7 +200,7 @@ def aliases(method: cst.FunctionDef, name: str) -> set[str]:
     links: list[set[str]] = []
     for node in walk(method.body):
         if isinstance(node, cst.Assign):
-            root = root_name(node.value)
+            root = None if makes_fresh(node.value) else root_name(node.value)
             for target in node.targets:
                 links += [{root, bound} for bound in target_names(target.target) if root is not None]
     found = {name}

@@ -7,24 +7,17 @@ declaration for operators (deterministic, nothing in place). Whatever is none of
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import libcst as cst
 
 from skeletons.codemods import blocks
+from skeletons.codemods.known import BUFFERS, BUILTINS, FUNCTIONS, METHODS, VIEWS
 from skeletons.codemods.source import Source, bindings, children, parameters, walk
 
 Fixed = Callable[[cst.BaseExpression], str | None]
 """Says why a variable or a `self.x` may change, or None when it does not."""
-
-_LISTS = tomllib.loads((Path(__file__).parent / "pure_names.toml").read_text(encoding="utf-8"))
-_NAMES = {key: frozenset(text.split()) for key, text in _LISTS.items()}
-_FUNCTIONS = _NAMES["functions"] | _NAMES["buffers"]
-_BUFFERS, _VIEWS, _BUILTINS = _NAMES["buffers"], _NAMES["views"], _NAMES["builtins"]
-_METHODS = (_FUNCTIONS - {"device", "Size", "finfo", "iinfo"}) | _NAMES["methods"]
 
 
 @dataclass
@@ -99,9 +92,9 @@ class Judge:
             found.costly = True
             found.operators.append(role)
             return self._check(node.func, fixed, found)
-        if name in _VIEWS or name in _METHODS:
-            found.costly |= name not in _VIEWS
-            found.buffer |= name in _BUFFERS
+        if name in VIEWS or name in METHODS:
+            found.costly |= name not in VIEWS
+            found.buffer |= name in BUFFERS
             return self._check(node.func.value, fixed, found)
         return f"nothing is known of {self.source.code(node.func)}"
 
@@ -109,9 +102,9 @@ class Judge:
         root, last = dotted.split(".")[0], dotted.split(".")[-1]
         if root == "math":
             return None
-        if root == "torch" and last in _FUNCTIONS:
+        if root == "torch" and last in FUNCTIONS:
             found.costly = True
-            found.buffer |= last in _BUFFERS
+            found.buffer |= last in BUFFERS
             return None
         return f"nothing is known of {dotted}"
 
@@ -122,7 +115,7 @@ class Judge:
                 found.costly = True
                 return None
             return f"{name.value} may have side effects"
-        return None if name.value in _BUILTINS else f"nothing is known of {name.value}"
+        return None if name.value in BUILTINS else f"nothing is known of {name.value}"
 
     def _pure_function(self, function: cst.FunctionDef) -> bool:
         """Whether a function of this file computes its result from its arguments and changes nothing.

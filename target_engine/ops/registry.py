@@ -56,5 +56,8 @@ def build(operator: str, implementation: str, settings: OperatorSettings, **cons
     module = importlib.import_module(f"target_engine.ops.{operator}.{implementation}")
     reason = module.unavailable() if hasattr(module, "unavailable") else None
     if reason:
-        raise EngineError(f"operators.{operator}: {implementation} cannot run on this machine: {reason}")
+        others = ", ".join(name for name in implementations(operator) if name != implementation)
+        raise EngineError(
+            f"operators.{operator}: {implementation} cannot run on this machine: {reason}; choose one of {others}"
+        )
     return module.Implementation(settings, **constants)

@@ -153,7 +153,11 @@ class TestFreshInputs:
         drawn, described = self.draw(0), info(WEIGHT, X)
         assert constants(described, drawn).keys() == {"w"}
         assert "w" not in runtime(described, drawn)
-        assert unit_bytes({"x": np.zeros(4, np.float32)}, {"y": np.zeros(4, np.float64)}) == 32
+
+    def test_the_size_of_a_unit_counts_results_by_their_specification(self) -> None:
+        out = Tensor(name="y", shape=("N", 3), dtype="compute", kind="output")
+        case = Case(name="a", dims={"N": 5, "B": 7})
+        assert unit_bytes(info(X, CACHE, out), case, {"x": np.zeros(4, np.float32)}) == 16 + 4 * (15 + 7)
 
 
 @pytest.fixture(scope="module")

@@ -291,6 +291,24 @@ def test_a_probe_that_breaks_costs_one_candidate_not_the_run(quick_path: Path) -
     assert "the worker pool fell over" in narrow.reason
 
 
+class Broken(RecordedMeasurements):
+    """A world in which nothing can be timed."""
+
+    def ask(self, layer: str, subject: Subject) -> Verdict:
+        if layer == "load":
+            raise OSError("no such device")
+        return super().ask(layer, subject)
+
+
+def test_a_run_that_could_judge_nothing_says_so_and_is_no_clean_ending(quick_path: Path) -> None:
+    with Ledger.open(quick_path / "ledger") as ledger:
+        moves = tuple(entry for entry in typical().moves if not entry.refuted and not entry.fails)
+        table = typical().model_copy(update={"moves": moves})
+        end = run(goal(), ledger, Broken(table), Silent(), START)
+    assert end.status is EndStatus.FAILED
+    assert "no candidate could be judged" in end.reason
+
+
 # -- any world ---------------------------------------------------------------------------------------------------------
 
 kinds = st.sampled_from(["launch", "code"])

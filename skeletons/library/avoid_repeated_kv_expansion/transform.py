@@ -217,72 +217,67 @@ def _integer(node: cst.BaseExpression | None) -> int | None:
 def _place(block: Block, function: cst.FunctionDef, expansion: Expansion) -> Place:
     """Follow the repeated tensor to its uses. Raises `NotThis` with the first that needs it repeated."""
     source, node = block.source, expansion.node
+    name = source.code(expansion.source)
+    outer, axis, rank = _outwards(source, node, expansion.axis, expansion.rank, name)
     small = only(block.statements[block.index_of(node)])
-    value = getattr(small, "value", None)
-    if not (isinstance(small, (cst.Assign, cst.AnnAssign)) and value is node):
-        return Place(block, expansion, (_follow(source, node, expansion),), "")
+    if not isinstance(small, (cst.Assign, cst.AnnAssign)) or small.value is not outer:
+        return Place(block, expansion, (_consumed(source, outer, axis, rank, name),), "")
     target = small.target if isinstance(small, cst.AnnAssign) else small.targets[0].target
     if not isinstance(target, cst.Name) or (isinstance(small, cst.Assign) and len(small.targets) > 1):
         raise NotThis("the repeated tensor is kept in an object")
     version = f"{target.value}@{block.index_of(node) + 1}"
     if block.escapes(target.value, function):
         raise NotThis(f"{target.value} is used outside this block too")
-    uses = tuple(_follow(source, use, expansion) for use in block.uses(version))
+    followed = [_outwards(source, use, axis, rank, target.value) for use in block.uses(version)]
+    uses = tuple(_consumed(source, *found, target.value) for found in followed)
     if not any(use.kind != "shape" for use in uses):
         raise NotThis(f"{target.value} enters no product")
-    return Place(block, expansion, uses, target.value)
+    return Place(block, expansion, uses, target.value if outer is node else "")
 
 
-def _follow(source: Source, node: cst.BaseExpression, expansion: Expansion) -> Use:
-    """From the repeated tensor outwards, through views of it, to what consumes it."""
-    axis, rank = expansion.axis, expansion.rank
-    current: cst.BaseExpression = node
-    name = source.code(node)
+def _outwards(
+    source: Source, node: cst.BaseExpression, axis: int, rank: int, name: str
+) -> tuple[cst.BaseExpression, int, int]:
+    """(the outermost view of the tensor, where its head axis is there, the least rank known)."""
     while True:
-        parent = source.parents[current]
-        if isinstance(parent, cst.Attribute) and parent.value is current:
+        parent = source.parents[node]
+        if isinstance(parent, cst.Attribute) and parent.value is node:
             outer = source.parents[parent]
-            if parent.attr.value in ("dtype", "device", "ndim"):
-                return Use("shape", parent)
-            if parent.attr.value == "shape" and isinstance(outer, cst.Subscript):
-                index = outer.slice[0].slice
-                at = _integer(index.value) if isinstance(index, cst.Index) and len(outer.slice) == 1 else None
-                if at is None or at in (axis, axis - max(rank, axis + 3)):
-                    raise NotThis(f"the number of heads of {name} is read from its shape")
-                return Use("shape", outer)
-            if parent.attr.value == "mT":
-                current, rank = parent, max(rank, axis + 3)
+            if parent.attr.value == "mT" and axis in (0, 1, -3):
+                node = parent
                 continue
             if isinstance(outer, cst.Call) and outer.func is parent:
-                moved = _moved(parent.attr.value, outer, axis, rank)
-                if moved is not None:
-                    (axis, rank), current = moved, outer
+                if (moved := _moved(parent.attr.value, outer, axis, rank)) is not None:
+                    (axis, rank), node = moved, outer
                     continue
                 if parent.attr.value in ("matmul", "bmm"):
                     raise NotThis(f"{name} is the left side of a product")
-        if isinstance(parent, cst.Subscript) and parent.value is current and _prepends(parent):
-            axis, rank, current = axis + 1 if axis >= 0 else axis, rank + 1, parent
+        if isinstance(parent, cst.Subscript) and parent.value is node and _prepends(parent):
+            axis, rank, node = axis + 1 if axis >= 0 else axis, rank + 1, parent
             continue
-        break
-    return _consumed(source, current, axis, rank, name)
+        return node, axis, rank
 
 
 def _moved(method: str, call: cst.Call, axis: int, rank: int) -> tuple[int, int] | None:
-    """Where the head axis is after a view, with the least rank known; None for anything else."""
+    """Where the head axis is after a view, with the least rank known; None where that cannot be told."""
     given = [_integer(a.value) for a in call.args]
     if method in ("float", "bfloat16", "half", "to", "contiguous", "type_as"):
         return axis, rank
-    if method == "transpose" and len(given) == 2 and None not in given:
-        a, b = (int(g or 0) for g in given)
-        rank = max(rank, a + 1, b + 1, axis + 3)
-        a, b = a % rank, b % rank
-        at = axis % rank
-        return (b if at == a else a if at == b else at), rank
-    if method == "unsqueeze" and len(given) == 1 and given[0] is not None and given[0] >= 0 and axis >= 0:
-        return (axis + 1 if given[0] <= axis else axis), rank + 1
-    if method == "permute" and given and None not in given:
-        order = [int(g or 0) % len(given) for g in given]
-        return order.index(axis % len(given)), len(given)
+    numbers = [g for g in given if g is not None]
+    if len(numbers) != len(given) or not given:
+        return None
+    if method == "transpose" and len(numbers) == 2:
+        a, b = numbers
+        if {a, b} == {-1, -2} and axis in (0, 1, -3):
+            return axis, rank
+        if (a < 0) != (axis < 0) or (b < 0) != (axis < 0):
+            return None  # counted from the other end, and the rank is not known
+        return (b if axis == a else a if axis == b else axis), max(rank, a + 1, b + 1, -a, -b)
+    if method == "unsqueeze" and len(numbers) == 1 and numbers[0] >= 0 and axis >= 0:
+        return (axis + 1 if numbers[0] <= axis else axis), rank + 1
+    if method == "permute":
+        order = [n % len(numbers) for n in numbers]
+        return order.index(axis % len(numbers)), len(numbers)
     return None
 
 
@@ -298,8 +293,11 @@ def _prepends(node: cst.Subscript) -> bool:
 
 
 def _consumed(source: Source, node: cst.BaseExpression, axis: int, rank: int, name: str) -> Use:
+    """What takes the tensor. The head axis of a product is the third from the end of three or four."""
     parent = source.parents[node]
-    third = axis == -3 or axis == max(rank, axis + 3) - 3
+    third = axis == -3 or (axis in (0, 1) and rank <= axis + 3)
+    if isinstance(parent, cst.Attribute) and parent.value is node:
+        return _looked_at(source, parent, axis, rank, name)
     if isinstance(parent, cst.BinaryOperation) and isinstance(parent.operator, cst.MatrixMultiply):
         if parent.left is node:
             raise NotThis(f"{name} is the left side of a product")
@@ -311,6 +309,20 @@ def _consumed(source: Source, node: cst.BaseExpression, axis: int, rank: int, na
         if isinstance(call, cst.Call):
             return _argument(source, call, parent, axis, third, name)
     raise NotThis(f"{name} is needed repeated: {_shorten(source.code(parent))}")
+
+
+def _looked_at(source: Source, node: cst.Attribute, axis: int, rank: int, name: str) -> Use:
+    """A look at the type, or at a size that repeating does not change."""
+    outer = source.parents[node]
+    if node.attr.value in ("dtype", "device", "ndim"):
+        return Use("shape", node)
+    if node.attr.value == "shape" and isinstance(outer, cst.Subscript) and len(outer.slice) == 1:
+        index = outer.slice[0].slice
+        at = _integer(index.value) if isinstance(index, cst.Index) else None
+        if at is not None and at not in (axis, axis - max(rank, axis + 3)):
+            return Use("shape", outer)
+        raise NotThis(f"the number of heads of {name} is read from its shape")
+    raise NotThis(f"{name} is needed repeated: {_shorten(source.code(source.parents[node]))}")
 
 
 def _argument(source: Source, call: cst.Call, argument: cst.Arg, axis: int, third: bool, name: str) -> Use:

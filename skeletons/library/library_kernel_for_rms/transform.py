@@ -393,7 +393,8 @@ def _blocked(block: Block, function: cst.FunctionDef, place: Place) -> str | Non
         name = version.split("@")[0]
         if "@" in version and block.visible(name, index, removed) != version:
             return f"{name} has another value by the time the result is computed"
-    for node in block.statements[min(removed, default=index) : index + 1]:
+    first = min([int(version.split("@")[1]) - 1 for version in place.match.through], default=index)
+    for node in block.statements[first : index + 1]:
         for written, how in blocks.writes(node):
             return f"{block.source.code(written)} {how} on the way"
     return None
