@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from feedback.generation import generate
 from feedback.guard import file_digest, protected_digests
+from feedback.load.collect import Misreport
 from feedback.probe import Tree
-from feedback.target import Arrays, Case, ConfigProblem, Description, FileEntry, OperatorInfo, Scored
+from feedback.target import Arrays, Case, ConfigProblem, Description, FileEntry, OperatorInfo, Request, Scored
 from feedback.verdict import canonical_json
 from feedback.workers.failures import WorkerFailure
 from feedback.workers.handle import SessionHandle, Worker
@@ -150,6 +152,19 @@ class Oracle:
 
         return tuple(one(sequence) for sequence in sequences)
 
+    def ends_after(self, prompts: Sequence[Sequence[int]]) -> tuple[bool, ...]:
+        """Whether the model, decoding greedily, ends right after each prompt of token ids."""
+
+        def compute(session: SessionHandle) -> tuple[bool, ...]:
+            asked = [
+                Request(id=str(index), prompt_token_ids=tuple(prompt), max_tokens=1)
+                for index, prompt in enumerate(prompts)
+            ]
+            return tuple(record.finish_reason == "stop" for record in generate(session, asked))
+
+        listed = [list(prompt) for prompt in prompts]
+        return self._remembered("ends_after", (listed,), lambda: self._on_session(compute))
+
     def logits(self, prompt: Sequence[int], output: Sequence[int]) -> np.ndarray:
         """Teacher-forced logits [output length, vocabulary], float32, of the positions that predict `output`."""
 
@@ -202,3 +217,6 @@ class Oracle:
             if failure.kind != "error":
                 self.close()  # a broken worker answers nothing; the next question starts afresh
             raise OracleFailure(f"the trusted target failed: {failure.line}") from failure
+        except Misreport as error:
+            self.close()
+            raise OracleFailure(f"the trusted target failed: {error}") from error

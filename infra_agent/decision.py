@@ -127,11 +127,8 @@ def _after_load(
     passes = _load(verdicts)
     effect = pooled(passes)
     if not _answered(load):
-        return (
-            None
-            if load.status is Status.INVALID
-            else Decision(Outcome.REJECT, f"could not be judged: {load.line()}", judged=False)
-        )
+        unanswered = Decision(Outcome.REJECT, f"could not be judged: {load.line()}", judged=False)
+        return None if load.status is Status.INVALID else unanswered
     threshold = 1 + rules.margin
     if effect is None:
         return Decision(Outcome.REJECT, f"load gave no effect: {load.line()}")

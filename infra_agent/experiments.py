@@ -154,7 +154,7 @@ def run_experiment(name: str, as_json: bool = False, out: Path | None = None) ->
 
 def table(result: Result) -> str:
     """The rows as aligned text, then the claims and the notes."""
-    cells = [[str(column) for column in result.columns], *([_cell(value) for value in row] for row in result.rows)]
+    cells = [list(result.columns), *([_cell(value) for value in row] for row in result.rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(result.columns))]
     numeric = [all(isinstance(row[i], int | float | None) for row in result.rows) for i in range(len(result.columns))]
     lines = [

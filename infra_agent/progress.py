@@ -20,7 +20,7 @@ from infra_agent.records import AblationRecord, BaselineRecord, EndRecord, Final
 
 if TYPE_CHECKING:
     from rich.live import Live as RichLive
-    from rich.spinner import Spinner
+    from rich.text import Text
 
 MARKS = {
     Status.CONFIRMED: "✓",
@@ -29,6 +29,9 @@ MARKS = {
     Status.INVALID: "!",
     Status.UNSUPPORTED: "-",
 }
+
+
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class Progress(Protocol):
@@ -88,7 +91,8 @@ class Lines:
 
     def observed(self, facts: Facts, diagnosis: Sequence[tuple[str, float]], openings: int) -> None:
         likely = ", ".join(f"{cause.replace('_', ' ')} {100 * p:.0f} %" for cause, p in diagnosis[:3])
-        self._line(f"diagnosis {likely}; {openings} moves apply here")
+        applies = "1 move applies" if openings == 1 else f"{openings} moves apply"
+        self._line(f"diagnosis {likely}; {applies} here")
 
     def proposed(self, name: str, hypothesis: Hypothesis) -> None:
         p = hypothesis.predicted
@@ -165,7 +169,6 @@ class Live(Lines):
         self._budget = budget_seconds
         self._what, self._since, self._best = "starting", time.monotonic(), 1.0
         self._live: RichLive | None = None
-        self._spinner: Spinner | None = None
 
     def __enter__(self) -> Self:
         from rich.console import Console
@@ -188,17 +191,15 @@ class Live(Lines):
         self._best = best
         super().decided(move, best)
 
-    def _status(self) -> Spinner:
-        from rich.spinner import Spinner
+    def _status(self) -> Text:
         from rich.text import Text
 
         now = time.monotonic()
         spent = now - self._began
         budget = "" if self._budget is None else f" of {self._budget:.0f}"
-        text = f" {self._what} ({now - self._since:.0f} s)   best {self._best:.2f}x   {spent:.0f}{budget} s spent"
-        self._spinner = self._spinner or Spinner("dots")
-        self._spinner.update(text=Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
-        return self._spinner
+        frame = FRAMES[int(8 * now) % len(FRAMES)]
+        told = f"{frame} best {self._best:.2f}x   {spent:.0f}{budget} s   {self._what} ({now - self._since:.0f} s)"
+        return Text(told, style="dim", no_wrap=True, overflow="ellipsis")
 
     def _line(self, text: str, style: str = "") -> None:
         if self._live is None:

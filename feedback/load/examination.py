@@ -18,7 +18,6 @@ from feedback.load.openloop import poisson_arrivals, run_open_loop
 from feedback.load.passes import BaseFailed, Salted, TooDisturbed, UsedPass, measure_noise_floor, quiet_pass, unit_rows
 from feedback.load.verify import Bounds, Verification, verify
 from feedback.load.workload import Workload
-from feedback.oracle import OracleFailure
 from feedback.statistics import DISTURBED_SHARE, Comparison, Decision, NoiseFloor, Pass, Plan
 from feedback.target import Request
 from feedback.verdict import Location, Status
@@ -171,27 +170,12 @@ class Examination:
         if share > OFF_TURN_SHARE:
             what = f"it used {share:.0%} of its CPU time while the base was timed: work outside its turn is not timed"
             raise Wrong(Finding(Status.REFUTED, what, at=(Location(phase="timing"),)))
-        self._verify(used.run.candidate.records, used.requests, bounds, used.run.base.records)
+        self._verify(used.run.candidate.records, used.requests, bounds)
 
-    def _verify(
-        self,
-        records: Sequence[RequestRecord],
-        requests: Sequence[Request],
-        bounds: Bounds,
-        control: Sequence[RequestRecord] | None = None,
-    ) -> None:
-        """Have the oracle score the candidate's outputs; `control` are the base's for the same requests."""
+    def _verify(self, records: Sequence[RequestRecord], requests: Sequence[Request], bounds: Bounds) -> None:
+        """Have the oracle score the candidate's outputs."""
         oracle = self.bench.oracle
-        try:
-            checked = verify(records, requests, oracle.score, bounds, oracle.ends_after)
-        except OracleFailure as error:
-            if control is None:
-                raise
-            # An output that cannot be scored (an id outside the vocabulary) is the candidate's fault when the base's
-            # can be.
-            verify(control, requests, oracle.score, Bounds(exact=False))
-            what = f"its outputs cannot be scored: {error}"
-            raise Wrong(Finding(Status.REFUTED, what, at=(Location(phase="decode"),))) from error
+        checked = verify(records, requests, oracle.score, bounds, oracle.ends_after, oracle.vocabulary())
         self.checked.append(checked)
         if checked.wrong:
             first = checked.wrong[0]

@@ -94,11 +94,13 @@ def verify(
     score: Score,
     bounds: Bounds,
     ends_after: EndsAfter | None = None,
+    vocabulary: int | None = None,
 ) -> Verification:
     """Score all records of one or more passes against the requests they answer (`records[i]` answers `requests[i]`).
 
     `ends_after(prompts)` asks the oracle whether the model would end right after each prompt; without it early ends are
-    named as a gap. Raises `ValueError` when the oracle's answer does not fit the question.
+    named as a gap. An id that is not below `vocabulary` is wrong, and its output is not scored. Raises `ValueError`
+    when the oracle's answer does not fit the question.
     """
     if len(records) != len(requests):
         raise ValueError(
@@ -108,7 +110,9 @@ def verify(
         {"prompt": list(request.prompt_token_ids or ()), "output": list(record.token_ids)}
         for record, request in zip(records, requests, strict=True)
     ]
-    full = [index for index, record in enumerate(records) if record.token_ids]
+    wrong = _strangers(records, vocabulary)
+    strange = {item.request for item in wrong}
+    full = [index for index, record in enumerate(records) if record.token_ids and record.id not in strange]
     scored: dict[int, Scored] = {}
     for start in range(0, len(full), BATCH):
         part = full[start : start + BATCH]
@@ -116,7 +120,6 @@ def verify(
             if len(item.logprob) != len(records[index].token_ids):
                 raise ValueError(f"the oracle scored {len(item.logprob)} of {len(records[index].token_ids)} tokens")
             scored[index] = item
-    wrong: list[WrongOutput] = []
     regrets, same = [], []
     for index, item in scored.items():
         logprob, best = np.array(item.logprob), np.array(item.best_logprob)
@@ -151,6 +154,17 @@ def verify(
         wrong=(*wrong, *early),
         gaps=gaps,
     )
+
+
+def _strangers(records: Sequence[RequestRecord], vocabulary: int | None) -> list[WrongOutput]:
+    """The first id of each output that is no token of the model."""
+    wrong = []
+    for record in records:
+        place = next((i for i, id in enumerate(record.token_ids) if vocabulary and not 0 <= id < vocabulary), None)
+        if place is not None:
+            what = f"token id {record.token_ids[place]} is not in the vocabulary of {vocabulary}"
+            wrong.append(WrongOutput(record.id, place, what))
+    return wrong
 
 
 def _worst(scored: dict[int, Scored], index: int, requests: Sequence[Request]) -> float:

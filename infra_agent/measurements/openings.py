@@ -57,15 +57,15 @@ class UserLibrary:
             name: skeleton.model_copy(update={"evidence": tuple(e for e in skeleton.evidence if e.run != run)})
             for name, skeleton in self._all.skeletons.items()
         }
-        self._skeletons = replace(self._all, skeletons=earlier)
+        self.skeletons = replace(self._all, skeletons=earlier)
 
     def opportunities(self, view: TargetView) -> tuple[Sequence[Opportunity], Sequence[Declined]]:
         from skeletons.matching import opportunities
 
-        return opportunities(self._skeletons, view)
+        return opportunities(self.skeletons, view)
 
     def looked_for(self) -> tuple[str, ...]:
-        return tuple(sorted({each.cause for each in self._skeletons if each.kind == "code"}))
+        return tuple(sorted({each.cause for each in self.skeletons if each.kind == "code"}))
 
     def remember(self, move: Move, outcome: Remembered, workload: str) -> None:
         import datetime

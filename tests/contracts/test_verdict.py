@@ -154,7 +154,7 @@ class TestRules:
     @pytest.mark.parametrize("status", [Status.CONFIRMED, Status.REFUTED, Status.INCONCLUSIVE])
     def test_an_effect_without_its_noise_floor_cannot_be_judged(self, status: Status, missing: str) -> None:
         changes = {name: value for name, value in TIMED.items() if name != missing}
-        with pytest.raises(ValidationError, match=f"needs {missing}; else it is invalid"):
+        with pytest.raises(ValidationError, match=rf"an effect needs {missing}\b"):
             plain(status=status, **changes)
 
     def test_it_can_be_invalid(self) -> None:

@@ -63,14 +63,6 @@ class TestRefusals:
 
     def test_tokens_that_were_not_computed_are_told(self, bed: Bed, workload: Path) -> None:
         """The engine ends requests early and says that they are done."""
-        plant = replaces(
-            f"{PACKAGE}/adapter.py", ('values["stop"]', 'values["max_tokens"] //= 2\n            values["stop"]')
-        )
-        verdict = asked(bed, workload, "half", plant)
-        # The adapter is protected, so the guard sees it first; the engine's own file is not.
-        assert verdict.status is Status.REFUTED
-        assert "protected file" in verdict.observed
-
         half = (
             "import dataclasses\n\n\ndef _half(s):\n"
             "    return dataclasses.replace(s, max_tokens=max(1, s.max_tokens // 2))\n"
@@ -112,13 +104,13 @@ class TestRefusals:
         assert "the base does not start" in verdict.observed
         assert "ZeroDivisionError" in verdict.observed
 
-    def test_ids_outside_the_vocabulary_do_not_pass_as_trouble_of_the_oracle(self, bed: Bed, workload: Path) -> None:
+    def test_ids_outside_the_vocabulary_are_the_candidates_fault(self, bed: Bed, workload: Path) -> None:
         plant = replaces(
             ENGINE, ("Output(request.id, sampled[request.id],", "Output(request.id, sampled[request.id] + 10**6,")
         )
         verdict = asked(bed, workload, "outside", plant)
         assert verdict.status is Status.REFUTED, verdict.line()
-        assert "cannot be scored" in verdict.observed
+        assert "is not in the vocabulary of 300" in verdict.observed
 
 
 @pytest.mark.usefixtures("undisturbed")

@@ -94,6 +94,14 @@ def test_one_wrong_token_is_named(length: int, data: st.DataObject) -> None:
     assert f"(1 of {length} tokens differ)" in found.wrong[0].what
 
 
+def test_an_id_that_is_no_token_is_named_and_not_scored() -> None:
+    asked = [request("r0", 3), request("r1", 3)]
+    good = right(asked[0]).token_ids
+    records = [right(asked[0]), answer(asked[1], (good[0], VOCABULARY, 1))]
+    found = check(records, asked, Bounds(), vocabulary=VOCABULARY)
+    assert [item.line() for item in found.wrong] == ["request r1 token 1: token id 40 is not in the vocabulary of 40"]
+
+
 def test_a_tie_may_fall_either_way() -> None:
     asked = request("r0", 1)
     row = ORACLE.logprobs[(asked.prompt_token_ids or ())[-1]]

@@ -13,6 +13,9 @@ import pytest
 from feedback.errors import UserError
 from infra_agent import experiments
 from infra_agent.experiments import Result, discover, execute, find, table
+from infra_agent.ledger import Ledger
+from infra_agent.summary import summary
+from tests.infra_agent.worlds import play, typical
 
 SOURCE = '''"""Does two follow one?
 
@@ -137,3 +140,22 @@ def test_listing_stays_light() -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert experiments.shipped_folder().is_dir()
+
+
+def test_the_evolution_of_a_run_is_told_move_by_move_with_its_references(tmp_path: Path) -> None:
+    from experiments.evolution.experiment import COLUMNS, notes, rows
+
+    play(typical(), tmp_path / "ledger")
+    with Ledger.read(tmp_path / "ledger") as ledger:
+        told = summary(ledger.rows())
+    found = [dict(zip(COLUMNS, row, strict=True)) for row in rows(told)]
+    kept = [row for row in found if row["decision"] == "keep"]
+    assert [row["best_over_start"] for row in kept] == sorted(row["best_over_start"] for row in kept)
+    assert kept[-1]["best_over_start"] == pytest.approx(1.7 * 1.5 * 1.3 * 1.12, rel=0.05)
+    assert {row["step"] for row in found if row["kind"] == "final"} == {
+        "best against start",
+        "best against start (held out)",
+        "best against par",
+        "best against sequential",
+    }
+    assert any("9 candidates" in line for line in notes(told))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +23,10 @@ from infra_agent.ledger import Ledger
 from infra_agent.loop import run
 from infra_agent.measurements import CandidateFailed, Remembered, Subject
 from infra_agent.measurements.live import LiveMeasurements, opened
+from infra_agent.measurements.openings import UserLibrary
 from infra_agent.paths import RunPaths
 from infra_agent.progress import Lines
-from infra_agent.records import MoveRecord, Outcome, RunRecord
+from infra_agent.records import MoveRecord, Outcome, Ratio, RunRecord
 from infra_agent.session import begin
 from infra_agent.workspace import Workspace
 from skeletons.view import Change, Site, TargetView
@@ -202,6 +206,20 @@ def test_a_goal_that_cannot_begin_is_one_clear_line(place: tuple[Goal, RunPaths]
         pass
 
 
+def test_what_was_measured_is_left_to_later_runs_and_not_to_this_one(private_home: Path) -> None:
+    move = Move(key="k", skeletons=("larger_batch",), kind="launch", cause="c", title="t", gain=0.1, spread=0.1)
+    gain = Ratio(point=1.4, low=1.3, high=1.5)
+    this = UserLibrary("run-1")
+    this.remember(move, Remembered(kind="incremental", supports=True, gain=gain), "main")
+    assert (private_home / "library" / "larger_batch" / "evidence.jsonl").is_file()
+
+    def known(run: str) -> list[str | None]:
+        return [e.run for s in UserLibrary(run).skeletons if s.name == "larger_batch" for e in s.evidence]
+
+    assert "run-1" not in known("run-1")
+    assert "run-1" in known("run-2")
+
+
 @pytest.mark.timing
 def test_a_run_keeps_the_move_that_pays(place: tuple[Goal, RunPaths]) -> None:
     goal, paths = place
@@ -215,3 +233,46 @@ def test_a_run_keeps_the_move_that_pays(place: tuple[Goal, RunPaths]) -> None:
     assert decided["slots"]["decision"] == "keep"
     assert {name for name, story in decided.items() if story["decision"] == "keep"} == {"slots"}
     assert Workspace.open(paths).config(end.commit) == {"max_batch": 8}
+
+
+#: What a killed process runs: the command line itself.
+PROGRAM = "import sys; from infra_agent.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def rows_of(paths: RunPaths) -> list[tuple[str, str, str]]:
+    """Every result row: kind, key and content."""
+    with Ledger.read(paths.ledger) as ledger:
+        return [(row.kind, row.key, json.dumps(row.payload, sort_keys=True)) for row in ledger.rows(phase="result")]
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+def test_a_live_run_killed_ten_times_loses_and_repeats_nothing(place: tuple[Goal, RunPaths], tmp_path: Path) -> None:
+    _, paths = place
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{Path(__file__).parents[2]}"}
+    command = [sys.executable, "-c", PROGRAM, "resume", paths.id]
+    # `resume` needs a ledger to go on from; an empty one is a run that was cut off before its first row.
+    Ledger.open(paths.ledger).close()
+    seen: list[tuple[str, str, str]] = []
+    kills, delay = 0, 1.5
+    while kills < 10:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            process.wait(delay)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+        process.wait()
+        now = rows_of(paths)
+        assert now[: len(seen)] == seen, "a row changed or vanished"
+        if ("end", "end") in [(kind, key) for kind, key, _ in now]:
+            break
+        # The first effect takes several seconds: give each life a little more than the last.
+        seen, delay = now, delay * 1.3
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    final = rows_of(paths)
+    names = [(kind, key) for kind, key, _ in final]
+    assert len(names) == len(set(names))
+    assert ("end", "end") in names
+    assert kills >= 3

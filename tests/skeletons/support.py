@@ -1,4 +1,4 @@
-"""What the tests of code skeletons share: the shipped library, running source text, and the plain operators of an engine as sources."""
+"""What the tests of code skeletons share: the shipped library, running source text, an engine's plain operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def library(user: Path | None = None) -> Library:
 
 
 def apply(skeleton: str, text: str, **extra: Any) -> Transfer:
-    """Apply a skeleton to one file. What must hold of every edit is checked here: it compiles, nothing else changed, no site is left."""
+    """Apply a skeleton to one file.
+
+    What must hold of every edit is checked here: it compiles, nothing else changed, no site is left.
+    """
     result = transfer(library(), skeleton, {"module.py": text}, **extra)
     if result.sites:
         new = result.files["module.py"]
@@ -38,12 +41,14 @@ def apply(skeleton: str, text: str, **extra: Any) -> Transfer:
 
 
 def untouched(text: str, names: set[str]) -> list[str]:
-    """Source text of the top-level definitions of `text` that are not in `names`, helpers (leading underscore) left out."""
+    """Source text of the top-level definitions that are not in `names`, helpers (leading underscore) left out."""
     tree = ast.parse(text)
     return [
         ast.get_source_segment(text, node) or ""
         for node in tree.body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name not in names and not node.name.startswith("_")
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        and node.name not in names
+        and not node.name.startswith("_")
     ]
 
 
@@ -75,10 +80,12 @@ def plain_operators() -> dict[str, str]:
     return {str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.glob("target_engine/ops/*/torch.py"))}
 
 
+Declared = Sequence[tuple[str, tuple[int | str, ...], str, str]]
+
+
 def operator(
-    name: str, role: str, tensors: Sequence[tuple[str, tuple[int | str, ...], str, str]], dims: Sequence[dict[str, int]], path: str,
-    **extra: Any,
-) -> OperatorInfo:  # fmt: skip
+    name: str, role: str, tensors: Declared, dims: Sequence[dict[str, int]], path: str, **extra: Any
+) -> OperatorInfo:
     """An operator with one implementation, `plain`, in `path`."""
     return OperatorInfo(
         name=name,

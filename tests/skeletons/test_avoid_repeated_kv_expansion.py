@@ -40,7 +40,13 @@ class Heads:
 """
 
 
-@given(batch=st.integers(1, 3), groups=st.integers(1, 3), times=st.integers(1, 3), length=st.integers(1, 6), size=st.integers(1, 5))
+@given(
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    times=st.integers(1, 3),
+    length=st.integers(1, 6),
+    size=st.integers(1, 5),
+)
 @settings(max_examples=25, deadline=None)
 def test_a_renamed_variant_computes_the_same(batch, groups, times, length, size):
     before, after = both(NAME, VARIANT)
@@ -64,7 +70,10 @@ def test_the_engines_decode_attention_computes_the_same(dtype):
     config = type("Settings", (), {"num_heads": 6, "num_kv_heads": 2, "head_dim": 4, "block_size": 8})()
     q = torch.randn(3, 6, 4).to(dtype)
     caches = [torch.randn(7, 8, 2, 4).to(dtype) for _ in range(2)]
-    tables, lens = torch.tensor([[1, 2], [3, 0], [4, 5]], dtype=torch.int32), torch.tensor([11, 8, 1], dtype=torch.int32)
+    tables, lens = (
+        torch.tensor([[1, 2], [3, 0], [4, 5]], dtype=torch.int32),
+        torch.tensor([11, 8, 1], dtype=torch.int32),
+    )
     got, wanted = (m.Implementation(config)(q, *caches, tables, lens) for m in (after, before))
     torch.testing.assert_close(got, wanted, atol=2e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-2)
 
@@ -90,7 +99,9 @@ def test_transformers_eager_attention_computes_the_same(heads, groups):
     q, k, v = torch.randn(2, heads, 5, 8), torch.randn(2, groups, 6, 8), torch.randn(2, groups, 6, 8)
     mask = torch.where(torch.rand(2, 1, 5, 6) > 0.7, -1e4, 0.0)
     for got, wanted in zip(
-        after.eager_attention_forward(owner, q, k, v, mask, 0.3), before.eager_attention_forward(owner, q, k, v, mask, 0.3), strict=True
+        after.eager_attention_forward(owner, q, k, v, mask, 0.3),
+        before.eager_attention_forward(owner, q, k, v, mask, 0.3),
+        strict=True,
     ):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
@@ -107,7 +118,10 @@ def body(*lines: str) -> str:
         (body("k = k.repeat_interleave(n, dim=1)", "return k.shape[1] * (q @ k.mT)"), "number of heads of k is read"),
         (body("k = k.repeat_interleave(n, dim=1)", "return k @ q.mT"), "left side of a product"),
         (body("k = k.repeat_interleave(n, dim=1)", "return q @ k.transpose(1, 2)"), "not the third from the end"),
-        (body("return torch.einsum('bhd,bshd->bds', q, k.repeat_interleave(n, dim=2))"), "the repeated axis is summed over"),
+        (
+            body("return torch.einsum('bhd,bshd->bds', q, k.repeat_interleave(n, dim=2))"),
+            "the repeated axis is summed over",
+        ),
         (body("return F.scaled_dot_product_attention(q, k.repeat_interleave(n, 1), v)"), "only one of key and value"),
         (body("g.k = k.repeat_interleave(n, dim=1)", "return q @ g.k.mT"), "kept in an object"),
         (body("if n:", "    k = k.repeat_interleave(n, dim=1)", "return q @ k.mT"), "used outside this block"),
@@ -117,7 +131,9 @@ def test_it_declines_with_the_reason(text, reason):
     assert reason in reasons(NAME, text)
 
 
-@pytest.mark.parametrize("text", [body("return q @ k.repeat(1, n, 1, 1).mT"), body("return q @ k.repeat_interleave(n).mT")])
+@pytest.mark.parametrize(
+    "text", [body("return q @ k.repeat(1, n, 1, 1).mT"), body("return q @ k.repeat_interleave(n).mT")]
+)
 def test_tiling_is_no_grouping(text):
     """`repeat` puts a copy of all heads behind all heads: consecutive heads are of different groups."""
     assert reasons(NAME, text) == ""

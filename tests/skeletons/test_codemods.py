@@ -1,8 +1,8 @@
-"""The shared analysis: what a name means, what an instance holds, what runs in which order, and edits that leave the rest alone."""
+"""The shared analysis: what a name means, what an instance holds, what runs when; edits leave the rest alone."""
 
-import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import libcst as cst
 import pytest
@@ -39,7 +39,7 @@ def names_in(text: str) -> dict[str, str | None]:
 
 
 def test_imported_names_are_followed_and_shadowed_ones_are_not():
-    assert names_in("import torch.nn.functional as F\nF.linear") == {"F.linear": "torch.nn.functional.linear"}
+    assert names_in("import torch.nn.functional as F\nF.linear")["F.linear"] == "torch.nn.functional.linear"
     assert names_in("from torch import nn\nnn.Linear")["nn.Linear"] == "torch.nn.Linear"
     assert names_in("import torch\ndef f(torch):\n    return torch.cat")["torch.cat"] is None
     assert names_in("x.cat")["x.cat"] is None
@@ -51,7 +51,9 @@ def test_what_cannot_be_read_says_where():
 
 
 def constants(body: str) -> dict[str, str]:
-    text = "import torch\nclass A:\n    def __init__(self, x, y):\n" + "".join(f"        {line}\n" for line in body.split("\n"))
+    text = "import torch\nclass A:\n    def __init__(self, x, y):\n" + "".join(
+        f"        {line}\n" for line in body.split("\n")
+    )
     (view,) = classes(parse(text))
     found = {name: view.constant(name) for name in view.stores}
     return {name: value if isinstance(value, str) else "" for name, value in found.items()}
@@ -110,12 +112,16 @@ def test_visible_writes(text, written):
 
 
 def test_aliases_go_through_views_and_stop_at_new_values():
-    (function,) = parse("def f(x):\n    a = x.view(-1)[0]\n    b = a.T\n    c = x.cos()\n    d = c\n").functions.values()
+    (function,) = parse(
+        "def f(x):\n    a = x.view(-1)[0]\n    b = a.T\n    c = x.cos()\n    d = c\n"
+    ).functions.values()
     assert blocks.aliases(function, "x") == {"x", "a", "b"}
     assert blocks.aliases(function, "c") == {"c", "d"}
 
 
-lines = st.sampled_from(["x = 1", "y = (1,\n     2)", "# note", "", "def f( a ):\n  return a", "if 1 :\n        z=3", "class A: pass"])
+lines = st.sampled_from(
+    ["x = 1", "y = (1,\n     2)", "# note", "", "def f( a ):\n  return a", "if 1 :\n        z=3", "class A: pass"]
+)
 
 
 @given(st.lists(lines, min_size=1, max_size=8))
@@ -127,11 +133,14 @@ def test_no_edit_changes_nothing(parts):
 
 def test_long_new_lines_are_folded_and_old_ones_stay():
     old = "x = f(" + "a, " * 60 + "b)"
-    new = "y = g(" + "a, " * 35 + "b)"
-    assert folded(f"{old}\n{new}", {old}).split("\n") == [old, "y = g(", "    " + "a, " * 35 + "b", ")"]
+    new = "y = g(" + "a, " * 38 + "b)"
+    assert folded(f"{old}\n{new}", {old}).split("\n") == [old, "y = g(", "    " + "a, " * 38 + "b", ")"]
 
 
-@pytest.mark.skipif(shutil.which("ruff", path=str(ROOT / ".venv" / "bin")) is None, reason="no ruff")
+RUFF = Path(sys.executable).with_name("ruff")
+
+
+@pytest.mark.skipif(not RUFF.is_file(), reason="no ruff")
 def test_edited_operators_pass_the_formatter_and_the_linter(tmp_path):
     """What a run leaves behind is to be reviewed and merged: it must look like the rest of the repository."""
     paths = [*ROOT.glob("target_engine/ops/*/torch.py"), *ROOT.glob("target_engine/models/*.py")]
@@ -144,9 +153,7 @@ def test_edited_operators_pass_the_formatter_and_the_linter(tmp_path):
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    ruff = str(ROOT / ".venv" / "bin" / "ruff")
     options = ["--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
     for command in (["check"], ["format", "--diff"]):
-        result = subprocess.run([ruff, *command, *options], capture_output=True, text=True, check=False)
+        result = subprocess.run([str(RUFF), *command, *options], capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
-    assert sys.version_info >= (3, 11)

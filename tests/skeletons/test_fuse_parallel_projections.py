@@ -50,7 +50,12 @@ class Gate:
 """
 
 
-@given(rows=st.integers(0, 5), width=st.integers(1, 9), parts=st.lists(st.integers(1, 7), min_size=3, max_size=3), seed=st.integers(0, 99))
+@given(
+    rows=st.integers(0, 5),
+    width=st.integers(1, 9),
+    parts=st.lists(st.integers(1, 7), min_size=3, max_size=3),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=25, deadline=None)
 def test_the_engines_style_computes_the_same(rows, width, parts, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -66,7 +71,9 @@ def test_the_engines_style_computes_the_same(rows, width, parts, seed):
     assert not any(value is weights[0] for value in vars(two).values()), "the separate weight is still held"
 
 
-@given(rows=st.integers(0, 4), width=st.integers(1, 6), up=st.integers(1, 5), low=st.integers(1, 5), biased=st.booleans())
+@given(
+    rows=st.integers(0, 4), width=st.integers(1, 6), up=st.integers(1, 5), low=st.integers(1, 5), biased=st.booleans()
+)
 @settings(max_examples=25, deadline=None)
 def test_a_renamed_variant_computes_the_same(rows, width, up, low, biased):
     before, after = both(NAME, RENAMED)
@@ -104,7 +111,9 @@ def test_a_transformers_mlp_loads_its_old_checkpoint_and_computes_the_same(bias)
     two.load_state_dict(one.state_dict())
     x = torch.randn(2, 3, 16)
     torch.testing.assert_close(two(x), one(x))
-    assert sorted(two.state_dict()) == sorted(n for n in two.state_dict() if n.startswith(("gate_up_proj.", "down_proj.")))
+    assert sorted(two.state_dict()) == sorted(
+        n for n in two.state_dict() if n.startswith(("gate_up_proj.", "down_proj."))
+    )
 
 
 def test_a_transformers_attention_computes_the_same():
@@ -134,32 +143,36 @@ class Two:
 {body}
 """
 
-TWO_CALLS = "        u = F.linear(x, self.a)\n        v = F.linear(x, self.b)\n        return u, v"
+A, B = "u = F.linear(x, self.a)", "return u, F.linear(x, self.b)"
 
 
-def sample(body: str = TWO_CALLS, extra: str = "") -> str:
+def sample(*lines: str, extra: str = "") -> str:
+    body = "\n".join("        " + line for line in lines or (A, B))
     return CLASS.format(body=body, extra=extra)
+
+
+FREE = "import torch.nn.functional as F\ndef f(x, a, b):\n    return F.linear(x, a), F.linear(x, b)\n"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (sample("        u = F.linear(x, self.a)\n        x = x + 1\n        return u, F.linear(x, self.b)"), "bound again"),
-        (sample("        u = F.linear(x, self.a)\n        x.add_(1)\n        return u, F.linear(x, self.b)"), "changed in place by add_"),
-        (sample("        y = x.view(-1)\n        u = F.linear(x, self.a)\n        y[0] = 1\n        return u, F.linear(x, self.b)"), "written to"),
-        (sample("        u = F.linear(x, self.a)\n        self.log(x)\n        return u, F.linear(x, self.b)"), "which may write to it"),
-        (sample("        u = F.linear(x, self.a)\n        if flag:\n            u = u + F.linear(x, self.b)\n        return u"), "different blocks"),
-        (sample("        u = F.linear(x, self.a)\n        return u if flag else F.linear(x, self.b)"), "does not always run"),
+        (sample(A, "x = x + 1", B), "bound again"),
+        (sample(A, "x.add_(1)", B), "changed in place by add_"),
+        (sample("y = x.view(-1)", A, "y[0] = 1", B), "written to"),
+        (sample(A, "self.log(x)", B), "which may write to it"),
+        (sample(A, "if flag:", "    u = u + F.linear(x, self.b)", "return u"), "different blocks"),
+        (sample(A, "return u if flag else F.linear(x, self.b)"), "does not always run"),
         (sample(extra="    def reload(self, b):\n        self.b = b\n"), "reassigned in reload"),
         (sample(extra="    def scale(self):\n        self.b.mul_(2)\n"), "changes it in place by mul_"),
         (sample(extra="    def norm(self):\n        return self.b.norm()\n"), "read elsewhere: Two.norm"),
         (sample(extra="    def put(self, k, v):\n        setattr(self, k, v)\n"), "sets attributes by name"),
         (sample().replace("self.b = b", "self.b = a"), "tied"),
         (sample().replace("self.b = b", "if b is not None:\n            self.b = b"), "assigned under a condition"),
-        (sample().replace("F.linear(x, self.b)", "F.linear(x, self.b, x)"), "bias is not an attribute"),
+        (sample(A, "return u, F.linear(x, self.b, x)"), "bias is not an attribute"),
         (sample().replace("self.b = b", "self.b = torch.nn.Parameter(b)"), "loaded after construction"),
         (sample() + "\ndef peek(two):\n    return two.b\n", "read elsewhere: module.py"),
-        ("import torch.nn.functional as F\ndef f(x, a, b):\n    return F.linear(x, a), F.linear(x, b)\n", "weights applied to x are arguments"),
+        (FREE, "weights applied to x are arguments"),
     ],
 )
 def test_it_declines_with_the_reason(text, reason):
@@ -177,4 +190,4 @@ def test_a_weight_that_another_file_reads_is_left_alone():
 
 
 def test_one_projection_is_no_site():
-    assert reasons(NAME, sample("        return F.linear(x, self.a)")) == ""
+    assert reasons(NAME, sample("return F.linear(x, self.a)")) == ""

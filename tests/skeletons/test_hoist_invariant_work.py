@@ -122,7 +122,9 @@ class Model:
     tables = operator("angle_tables", "rotary_tables", tensors, [{"N": 1}], "tables.py")
     result = apply(NAME, text, operators=(tables,))
     assert [site.share_facts for site in result.sites] == [("share.op.rotary_tables",)]
-    assert "nothing is known of self.angle_tables" not in reasons(NAME, text)  # silent: an unknown call is simply no site
+    assert "nothing is known of self.angle_tables" not in reasons(
+        NAME, text
+    )  # silent: an unknown call is simply no site
     random = operator("angle_tables", "x", tensors, [{"N": 1}], "tables.py", deterministic=False)
     assert not apply(NAME, text, operators=(random,)).sites
 
@@ -199,7 +201,8 @@ def test_it_declines_with_the_reason(text, reason):
         loop("x = layer(x, p.shape, p.view(-1))"),  # costs nothing
         "import torch\nclass A(torch.nn.Module):\n    def __init__(self, n):\n        self.w = torch.nn.Parameter(n)\n"
         "    def forward(self, x):\n        return x * self.w.float()\n",  # loaded after construction
-        "import torch\nclass A:\n    def __init__(self, n):\n        self.n = n\n    def grow(self):\n        self.n += 1\n"
+        "import torch\nclass A:\n    def __init__(self, n):\n        self.n = n\n"
+        "    def grow(self):\n        self.n += 1\n"
         "    def forward(self, x):\n        return x * torch.arange(self.n)\n",
     ],
 )

@@ -12,7 +12,7 @@ from skeletons.view import Site, TargetView
 from tests.skeletons.support import both, library, plain_operators, reasons
 
 NAME = "library_kernel_for_rms"
-TOLERANCE = {torch.float32: dict(atol=1e-5, rtol=1e-5), torch.bfloat16: dict(atol=4e-2, rtol=2e-2)}
+TOLERANCE = {torch.float32: {"atol": 1e-5, "rtol": 1e-5}, torch.bfloat16: {"atol": 4e-2, "rtol": 2e-2}}
 
 FORMS = """
 import torch
@@ -68,7 +68,7 @@ def test_every_form_computes_the_same(form, shape, width, dtype, scale):
 
 
 def test_every_form_is_found_once_and_the_pieces_are_gone():
-    before, after = both(NAME, FORMS)
+    _before, after = both(NAME, FORMS)
     for form in ("plain", "divided", "around_one", "inverse", "gated"):
         source = after.__dict__[form].__code__.co_names
         assert "rms_norm" in source
@@ -116,7 +116,10 @@ FORM = "import torch\ndef f(x, z, w, eps):\n{}\n"
         ("    return x * torch.rsqrt(x.pow(2).mean(0, keepdim=True) + eps) * w", "not taken over the last axis"),
         ("    return x * torch.rsqrt(x.pow(2).mean((-2, -1), keepdim=True) + eps) * w", "not taken over the last axis"),
         ("    return x * torch.rsqrt(x.pow(2).mean(-1) + eps) * w", "does not keep its axis"),
-        ("    return z * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w", "one tensor is squared and another one is scaled"),
+        (
+            "    return z * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w",
+            "one tensor is squared and another one is scaled",
+        ),
         ("    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * w", "nothing is added"),
         (
             "    y = x.float()\n    s = y.pow(2).mean(-1, keepdim=True)\n    x = x + 1\n"

@@ -15,7 +15,9 @@ from tests.skeletons.support import TODAY, library, operator
 
 SPACE = (
     Parameter(name="max_batch", kind="int", values=(1, 2, 4, 8, 16, 32), default=4, doc=""),
-    Parameter(name="dtype", kind="choice", values=("float32", "bfloat16"), default="float32", doc="", changes_numerics=True),
+    Parameter(
+        name="dtype", kind="choice", values=("float32", "bfloat16"), default="float32", doc="", changes_numerics=True
+    ),
     Parameter(name="prefix_cache", kind="bool", values=(False, True), default=False, doc=""),
     Parameter(name="threads", kind="int", values=(0, 1, 2, 4, 8), default=0, doc=""),
     Parameter(name="prefill_chunk", kind="int", values=(64, 128, 256), default=128, doc=""),
@@ -185,7 +187,9 @@ def test_the_order_of_the_library_does_not_matter(shipped, found):
 
 
 def test_implementations_that_are_not_selected_are_not_edited(shipped):
-    info = OPERATORS[1].model_copy(update={"implementations": ("plain", "other"), "files": {"plain": "ops/out.py", "other": "ops/o.py"}})
+    info = OPERATORS[1].model_copy(
+        update={"implementations": ("plain", "other"), "files": {"plain": "ops/out.py", "other": "ops/o.py"}}
+    )
     sources = {**SOURCES, "ops/o.py": OUTPUT}
     offered, _ = opportunities(shipped, view(sources=sources, operators=(OPERATORS[0], info)))
     assert "ops/o.py" not in named(offered, "prepack_constant_weights")[0].change.files
@@ -193,7 +197,14 @@ def test_implementations_that_are_not_selected_are_not_edited(shipped):
 
 def test_refutations_lower_the_prediction_and_end_the_offer(tmp_path):
     refuted = Evidence(
-        kind="incremental", supports=False, effect=0.97, interval=(0.95, 0.99), share=0.3, environment={}, workload="w", date=TODAY
+        kind="incremental",
+        supports=False,
+        effect=0.97,
+        interval=(0.95, 0.99),
+        share=0.3,
+        environment={},
+        workload="w",
+        date=TODAY,
     )
     found = library(tmp_path)
     before = named(opportunities(found, view())[0], "prepack_constant_weights")[0]
@@ -223,6 +234,8 @@ def test_a_transformation_that_breaks_is_a_refusal(tmp_path):
         'name = "mine"\ntitle = "t"\nversion = 1\nkind = "code"\ncause = "c"\nsymptom = "s"\n'
         'speedup = { mean = 0.1, sd = 0.1, source = "assumed" }\n'
     )
-    (folder / "transform.py").write_text("def find(view):\n    return 1 / 0\n\ndef rewrite(view, sites):\n    return None\n")
+    (folder / "transform.py").write_text(
+        "def find(view):\n    return 1 / 0\n\ndef rewrite(view, sites):\n    return None\n"
+    )
     _, declined = opportunities(library(tmp_path), view())
     assert any("ZeroDivisionError" in d.reason for d in declined if d.skeleton == "mine")

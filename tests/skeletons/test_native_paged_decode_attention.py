@@ -1,9 +1,11 @@
-"""The native template: generated beside the selected implementation, the same result, the plain form where there is no compiler."""
+"""The native template: beside the selected implementation, the same result, the plain form where nothing compiles."""
 
 import importlib
 import itertools
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,7 +98,7 @@ def settings_of(heads, groups, size, block):
 
 
 def paged(batch, groups, size, block, lens, dtype, seed):
-    """Caches, tables and lengths; blocks in random order, shared by nobody; slots without an owner hold a huge value."""
+    """Caches, tables and lengths; blocks in random order; slots without an owner hold a huge value."""
     generator = torch.Generator().manual_seed(seed)
     width = max(-(-n // block) for n in lens) + 1
     order = torch.randperm(batch * width, generator=generator).view(batch, width).int()
@@ -126,7 +128,7 @@ def test_it_computes_the_same(pair, groups, times, size, block, lens, dtype, see
     config = settings_of(groups * times, groups, size, block)
     got = native.Implementation(config)(q, *caches, tables, lengths)
     wanted = plain.Implementation(config)(q, *caches, tables, lengths)
-    tolerance = dict(atol=2e-2, rtol=2e-2) if dtype == torch.bfloat16 else dict(atol=1e-5, rtol=1e-5)
+    tolerance = {"atol": 2e-2, "rtol": 2e-2} if dtype == torch.bfloat16 else {"atol": 1e-5, "rtol": 1e-5}
     torch.testing.assert_close(got, wanted, **tolerance)
     assert native._kernel(size, times, block, dtype == torch.bfloat16) is not None, "the plain form answered"
 
@@ -167,7 +169,7 @@ def test_without_a_compiler_the_plain_form_answers(pair, monkeypatch):
 
 
 def test_a_compiler_that_fails_is_no_compiler(pair, monkeypatch):
-    plain, native = pair
+    _plain, native = pair
     monkeypatch.setattr(native, "_compiler", lambda: shutil.which("false"))
     assert native._kernel(12, 7, 3, False) is None
 
@@ -240,3 +242,14 @@ def test_the_file_gets_a_name_that_is_free(tmp_path):
     assert found.launch == {"operators.attend": "compiled_2"}
     assert set(found.files) == {path, "pkg/compiled_2.py"}
     assert found.files[path] == plain_text()
+
+
+def test_the_generated_file_passes_the_formatter_and_the_linter(tmp_path):
+    ruff = Path(sys.executable).with_name("ruff")
+    if not ruff.is_file():
+        pytest.skip("no ruff")
+    _, native = generate(tmp_path)
+    for command in (["check"], ["format", "--diff"]):
+        options = ["--config", str(ROOT / "pyproject.toml"), str(native.__file__)]
+        result = subprocess.run([str(ruff), *command, *options], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr

@@ -175,7 +175,10 @@ def loop(*lines: str, head: str = "for i in range(n):") -> str:
             "    def clear(self):\n        self.k.zero_()\n",
             "changed in place by zero_",
         ),
-        ("import torch\nclass A:\n    def add(self, p):\n        self.k = torch.cat((p, self.k))\n", "not at the front"),
+        (
+            "import torch\nclass A:\n    def add(self, p):\n        self.k = torch.cat((p, self.k))\n",
+            "not at the front",
+        ),
     ],
 )
 def test_it_declines_with_the_reason(text, reason):
@@ -187,5 +190,7 @@ def test_a_concatenation_outside_loops_is_no_site():
 
 
 def test_helpers_are_written_once():
-    text = GROWING_CACHE.replace("        return self.kept", "        self.other = torch.cat((self.other, piece), dim=0)")
+    text = GROWING_CACHE.replace(
+        "        return self.kept", "        self.other = torch.cat((self.other, piece), dim=0)"
+    )
     assert apply(NAME, text).files["module.py"].count("def _append") == 1

@@ -11,7 +11,7 @@ from skeletons.transfer import transfer
 from tests.skeletons.support import apply, both, library, plain_operators, reasons, run
 
 NAME = "prepack_constant_weights"
-TOLERANCE = {torch.float32: dict(atol=1e-4, rtol=1e-4), torch.bfloat16: dict(atol=5e-2, rtol=2e-2)}
+TOLERANCE = {torch.float32: {"atol": 1e-4, "rtol": 1e-4}, torch.bfloat16: {"atol": 5e-2, "rtol": 2e-2}}
 
 VARIANT = """
 import torch
@@ -140,7 +140,10 @@ class One:
         (CLASS.format(extra="    def step(self, d):\n        self.w -= d\n"), "changes it in place"),
         (CLASS.format(extra="    def step(self, d):\n        self.w[0] = d\n"), "writes into it"),
         (CLASS.format(extra="").replace("self.w = w", "self.w = torch.nn.Parameter(w)"), "loaded after construction"),
-        (CLASS.format(extra="").replace("(x, self.w)", "(x, self.w, *x)"), "arguments that are not input, weight and bias"),
+        (
+            CLASS.format(extra="").replace("(x, self.w)", "(x, self.w, *x)"),
+            "arguments that are not input, weight and bias",
+        ),
     ],
 )
 def test_it_declines_with_the_reason(text, reason):

@@ -16,7 +16,15 @@ SPEEDUP = Speedup(mean=0.5, sd=0.2, source="test")
 
 
 def skeleton(**extra) -> Skeleton:
-    given = {"name": "sample", "title": "t", "version": 1, "kind": "code", "cause": "c", "symptom": "s", "speedup": SPEEDUP}
+    given = {
+        "name": "sample",
+        "title": "t",
+        "version": 1,
+        "kind": "code",
+        "cause": "c",
+        "symptom": "s",
+        "speedup": SPEEDUP,
+    }
     return Skeleton(**(given | extra))
 
 
@@ -54,7 +62,11 @@ def test_conditions_answer_with_their_reason(condition, facts, holds, text):
     assert "because" in check.text
 
 
-@given(st.dictionaries(st.sampled_from(["a", "b"]), st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())))
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b"]), st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
+    )
+)
 def test_no_fact_makes_a_condition_raise(facts):
     for op in ("==", "!=", "<", "<=", ">", ">="):
         Condition(fact="a", op=op, value=1, reason="r").check(facts)
@@ -155,7 +167,9 @@ def test_a_skeleton_that_contradicts_itself_is_refused(wrong):
         skeleton(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"direction": "to"}, {"direction": "up", "value": 1}, {"direction": "to", "value": 1, "fact": "f"}])
+@pytest.mark.parametrize(
+    "wrong", [{"direction": "to"}, {"direction": "up", "value": 1}, {"direction": "to", "value": 1, "fact": "f"}]
+)
 def test_a_launch_move_says_where_it_goes(wrong):
     with pytest.raises(ValidationError):
         LaunchMove(parameter=("p",), **wrong)

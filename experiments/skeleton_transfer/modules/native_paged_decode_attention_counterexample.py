@@ -12,8 +12,8 @@ class WritingReader:
             last = int(written[row]) - 1
             page_keys[pages[row, last // page_keys.shape[1]], last % page_keys.shape[1]] = question[row].mean(0)
         keys = page_keys[pages.long()].flatten(1, 2).repeat_interleave(question.shape[1] // page_keys.shape[2], dim=2)
-        values = page_values[pages.long()].flatten(1, 2).repeat_interleave(
-            question.shape[1] // page_keys.shape[2], dim=2
+        values = (
+            page_values[pages.long()].flatten(1, 2).repeat_interleave(question.shape[1] // page_keys.shape[2], dim=2)
         )
         scores = torch.einsum("bhc,bthc->bht", question, keys) * self.scale_of_scores
         hidden = torch.arange(keys.shape[1]) >= written[:, None]

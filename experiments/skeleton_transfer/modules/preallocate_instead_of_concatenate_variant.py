@@ -1,4 +1,4 @@
-"""A random walk that looks back at all its places: a while loop, several walkers, steps joined along the middle axis."""
+"""A random walk that looks back at all its places: a while loop, several walkers, a middle axis."""
 
 import torch
 

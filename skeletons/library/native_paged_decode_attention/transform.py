@@ -14,19 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from string import Template
 
-import libcst as cst
-
 from feedback.target import OperatorInfo, Tensor
-from skeletons.codemods.classes import ClassView, classes
-from skeletons.codemods.source import Unparsable, parameters, parse
+from skeletons.codemods.classes import ClassView
+from skeletons.codemods.implementations import Unfit, callable_of, free_name, selected_text, signature
+from skeletons.codemods.source import Unparsable
 from skeletons.view import Change, Decline, Site, TargetView
 
 ROLE = "paged_decode_attention"
 FOLDER = Path(__file__).parent
-
-
-class NotThis(Exception):
-    """Why the template does not fit an operator."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ def find(view: TargetView) -> list[Site | Decline]:
         path = view.selected_file(operator) or ""
         try:
             plan = _plan(view, operator)
-        except (NotThis, Unparsable) as reason:
+        except (Unfit, Unparsable) as reason:
             found.append(Decline(str(reason), path, 1, operator.name))
             continue
         line = plan.view.source.line(plan.view.node)
@@ -80,35 +75,20 @@ def rewrite(view: TargetView, sites: Sequence[Site]) -> Change:
 
 def _plan(view: TargetView, operator: OperatorInfo) -> Plan:
     path = view.selected_file(operator)
-    if path is None:
-        raise NotThis(f"the selected implementation {operator.selected} is not among the editable sources")
-    text = view.sources[path]
-    if "ctypes" in text or "cpp_extension" in text:
-        raise NotThis("the selected implementation is native already")
+    text = selected_text(operator, path, dict(view.sources))
+    assert path is not None
     inputs = [t for t in operator.tensors if t.kind in ("runtime", "inout")]
     if any(t.kind == "inout" for t in inputs):
-        raise NotThis("the operator writes into its arguments")
+        raise Unfit("the operator writes into its arguments")
     if any(t.kind == "constant" for t in operator.tensors):
-        raise NotThis("the operator has constants, which the kernel would not use")
-    owner, method, arguments = _callable(path, text, len(inputs))
+        raise Unfit("the operator has constants, which the kernel would not use")
+    owner, method, arguments = callable_of(path, text, len(inputs))
     argument_of = dict(zip((t.name for t in inputs), arguments, strict=True))
     parts, token_axis, head_axis = _parts(operator, inputs)
     flat = _result(operator, next(t for t in inputs if t.name == parts["query"]))
     named = {part: argument_of[name] for part, name in parts.items()}
-    free = (n for n in ("compiled", *(f"compiled_{i}" for i in range(2, 100))) if n not in operator.implementations)
-    return Plan(operator, path, next(free), owner, method, tuple(arguments), named, token_axis, head_axis, flat)
-
-
-def _callable(path: str, text: str, count: int) -> tuple[ClassView, str, list[str]]:
-    """The class, method and argument names of the implementation: the one whose call takes that many tensors."""
-    for owner in classes(parse(text)):
-        for method in ("__call__", "forward"):
-            function = owner.methods.get(method)
-            listed = [p.name.value for p in parameters(function)][1:] if function is not None else []
-            starred = function is not None and isinstance(function.params.star_arg, cst.Param)
-            if len(listed) == count and not starred:
-                return owner, method, listed
-    raise NotThis(f"no class in {path} has a call that takes the operator's {count} tensors")
+    name = free_name(operator, "compiled")
+    return Plan(operator, path, name, owner, method, tuple(arguments), named, token_axis, head_axis, flat)
 
 
 def _parts(operator: OperatorInfo, inputs: Sequence[Tensor]) -> tuple[dict[str, str], int, int]:
@@ -120,19 +100,19 @@ def _parts(operator: OperatorInfo, inputs: Sequence[Tensor]) -> tuple[dict[str, 
     query, caches = by_shape(3, False), by_shape(4, False)
     tables, lengths = by_shape(2, True), by_shape(1, True)
     if [len(query), len(caches), len(tables), len(lengths)] != [1, 2, 1, 1] or len(inputs) != 5:
-        raise NotThis("its tensors are not one query [B, H, D], two caches of four axes, a block table and lengths")
+        raise Unfit("its tensors are not one query [B, H, D], two caches of four axes, a block table and lengths")
     if any(t.dtype != "int32" for t in (*tables, *lengths)):
-        raise NotThis("block table and lengths are not int32")
+        raise Unfit("block table and lengths are not int32")
     keys, values = caches
     if keys.shape != values.shape:
-        raise NotThis("keys and values have different layouts")
+        raise Unfit("keys and values have different layouts")
     if "v" in keys.name.lower() and "v" not in values.name.lower():
         keys, values = values, keys
     if keys.shape[3] != query[0].shape[2]:
-        raise NotThis("the last axis of the cache is not the head size")
+        raise Unfit("the last axis of the cache is not the head size")
     heads = [axis for axis in (1, 2) if _divides(operator, keys.shape[axis], query[0].shape[1])]
     if len(heads) != 1:
-        raise NotThis("which axis of the cache counts heads cannot be told from the operator's cases")
+        raise Unfit("which axis of the cache counts heads cannot be told from the operator's cases")
     names = {"query": query[0], "keys": keys, "values": values, "tables": tables[0], "lengths": lengths[0]}
     return {part: tensor.name for part, tensor in names.items()}, 3 - heads[0], heads[0]
 
@@ -154,7 +134,7 @@ def _result(operator: OperatorInfo, query: Tensor) -> bool:
         return False
     if len(outputs) == 1 and len(outputs[0].shape) == 2:
         return True
-    raise NotThis("its output is not one tensor in the shape of the query")
+    raise Unfit("its output is not one tensor in the shape of the query")
 
 
 def _scale(view: ClassView) -> str:
@@ -170,9 +150,8 @@ def _generate(plan: Plan) -> str:
         "DOC": "Paged decode attention",
         "MODULE": PurePosixPath(plan.path).stem,
         "CLASS": plan.view.name,
-        "METHOD": plan.method,
+        "SIGNATURE": signature(plan.method, plan.arguments),
         "CALL": "" if plan.method == "__call__" else f".{plan.method}",
-        "PARAMETERS": ", ".join(f"{name}: Tensor" for name in plan.arguments),
         "ARGUMENTS": arguments,
         "SCALE": _scale(plan.view),
         "TOKEN_AXIS": str(plan.token_axis),
