@@ -2,8 +2,8 @@
 
 Wrong for odd lengths, slow, crashing, hanging, editing the evaluator, printing a fake result, patching the clock: each
 is handed in on the state of `first_run` as an optimisation, and goes through the ladder of a run until it is turned
-down. Cold: in a new world, everything started first. Warm: in a world that has judged before. Two honest moves must pass the
-same layers.
+down. Cold: in a new world, everything started first. Warm: in a world that has judged before. Two honest moves must
+pass the same layers.
 
 Options: `model`; `repeats` (3), how often each is submitted warm; `cold` (1), how often cold.
 """
@@ -97,11 +97,11 @@ def rows(found: Sequence[Submission]) -> tuple[tuple[object, ...], ...]:
         first, refuting = own[0], own[0].refuting
         times = [[s.seconds for s in own if s.cold == cold] for cold in (True, False)]
         cold, warm = (float(np.median(seconds)) if seconds else None for seconds in times)
-        line = refuting.line() if refuting else "all confirmed" if not first.plant.layers else first.reason
-        verdict = "yes" if not any(right(submission) for submission in own) else "NO"
+        wrong = next(filter(None, map(right, own)), "")
+        line = refuting.line() if refuting else wrong or "all confirmed"
         adequate = " or ".join(first.plant.layers) or "none"
         by = refuting.layer if refuting else None
-        made.append((name, adequate, by, ", ".join(first.asked), verdict, cold, warm, line[:160]))
+        made.append((name, adequate, by, ", ".join(first.asked), "NO" if wrong else "yes", cold, warm, line[:160]))
     return tuple(made)
 
 

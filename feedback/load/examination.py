@@ -46,6 +46,7 @@ class Examination:
     memory: dict[str, float] = field(default_factory=dict)
     open: dict[Side, dict[str, float]] = field(default_factory=dict)
     disturbed: float = 0.0
+    rebuilt: LiveArm | None = None
     data: dict[str, Any] = field(default_factory=dict)
 
     def finding(self) -> Finding:
@@ -60,6 +61,7 @@ class Examination:
         except Wrong as wrong:
             return replace(wrong.finding, data=self._data())
         except TooDisturbed as error:
+            self.data["unusable_units"] = unit_rows(error.thrown_away)
             return Finding(
                 Status.INVALID, str(error), gaps=("timing",), next="load, on a quieter machine", data=self._data()
             )
@@ -68,6 +70,9 @@ class Examination:
             return Finding(
                 Status.INVALID, str(error), gaps=("nothing was learnt about the candidate",), data=self._data()
             )
+        finally:
+            if self.rebuilt is not None:
+                self.rebuilt.worker.close()
         finding = conclude(question, self.settings, workload.name, comparison, decision, self._figures(), self.checked)
         gaps = [*finding.gaps]
         if blind := CpuMeter(()).blind:
@@ -109,11 +114,19 @@ class Examination:
             if decision != "continue":
                 if settings.open_loop_rate is not None:
                     self._open_loop(base, candidate, workload, salted, bounds)
+                self._close_rebuilt()
                 return comparison, decision
             arms.drop_base()
-            if candidate.worker is not self.bench.candidate:
-                candidate.worker.close()
+            self._close_rebuilt()
             candidate = self._candidate(lambda: arms.open(question.candidate, "candidate", warm))
+            self.rebuilt = candidate
+
+    def _close_rebuilt(self) -> None:
+        """End a rebuilt candidate, once what it imported is known to be its tree's."""
+        if self.rebuilt is not None:
+            self.rebuilt.worker.imported()
+            self.rebuilt.worker.close()
+            self.rebuilt = None
 
     def _one_pass(self, base: LiveArm, candidate: LiveArm, salted: Salted) -> UsedPass:
         try:

@@ -17,7 +17,11 @@ from feedback.workers.failures import WorkerFailure
 
 
 class TooDisturbed(Exception):
-    """The machine is not quiet enough: every try of a pass had too many disturbed units. One line."""
+    """The machine is not quiet enough: every try of a pass had too many disturbed units. One line, and the tries."""
+
+    def __init__(self, message: str, thrown_away: Sequence[PassRun] = ()) -> None:
+        super().__init__(message)
+        self.thrown_away = tuple(thrown_away)
 
 
 class BaseFailed(Exception):
@@ -59,7 +63,7 @@ def quiet_pass(base: Arm, candidate: Arm, salted: Salted, policy: Policy, repeat
         if reason is None:
             return UsedPass(run, requests, tuple(thrown))
         thrown.append(run)
-    raise TooDisturbed(f"{reason}; {len(thrown)} passes were thrown away")
+    raise TooDisturbed(f"{reason}; {len(thrown)} passes were thrown away", thrown)
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,7 @@ class Examination:
                         self.gaps.append(f"{name}: not reached in {self.settings.budget_seconds:g} s")
                         continue
                     self._trial(measured, tolerance, places, number, skipped)
+                places["candidate"].worker.imported()  # what was timed came from the candidate's tree
             finally:
                 for worker in opened:
                     worker.close()

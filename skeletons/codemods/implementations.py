@@ -29,7 +29,7 @@ def callable_of(path: str, text: str, count: int) -> tuple[ClassView, str, list[
             function = owner.methods.get(method)
             listed = [p.name.value for p in parameters(function)][1:] if function is not None else []
             starred = function is not None and isinstance(function.params.star_arg, cst.Param)
-            if len(listed) == count and not starred:
+            if len(listed) == count and not starred and "computed" not in listed:  # the templates' own variable
                 return owner, method, listed
     raise Unfit(f"no class in {path} has a call that takes the operator's {count} tensors")
 

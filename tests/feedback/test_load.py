@@ -194,6 +194,7 @@ class TestDisturbance:
         verdict = ONE_PASS.run(bed.question(bed.tree("same"), workload), bed.context())
         assert verdict.status is Status.INVALID
         assert "not quiet enough to time anything; 3 passes were thrown away" in verdict.observed
+        assert len(bed.evidence(verdict.evidence)["unusable_units"]) == 2 * 3
 
     def test_without_a_floor_one_is_measured_and_kept_for_the_session(
         self, bed: Bed, workload: Path, undisturbed: None

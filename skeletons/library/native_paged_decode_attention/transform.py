@@ -156,7 +156,7 @@ def _generate(plan: Plan) -> str:
         "SCALE": _scale(plan.view),
         "TOKEN_AXIS": str(plan.token_axis),
         "HEAD_AXIS": str(plan.head_axis),
-        "RESULT": "out.flatten(1)" if plan.flat else "out",
+        "RESULT": "computed.flatten(1)" if plan.flat else "computed",
         "SOURCE": (FOLDER / "kernel.c").read_text(encoding="utf-8"),
     }
     return Template((FOLDER / "implementation.txt").read_text(encoding="utf-8")).substitute(holes)

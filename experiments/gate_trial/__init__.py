@@ -1,0 +1,1 @@
+"""The gate on commits of which it is known what they are."""
