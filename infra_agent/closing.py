@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from feedback.verdict import Status, Verdict
-from infra_agent.decision import Rules, pooled, refutes
+from infra_agent.decision import Rules, broken_limit, pooled, refutes
 from infra_agent.hypothesis import Move
 from infra_agent.measurements import PAR, SEQUENTIAL, Remembered, Subject, Traffic
 from infra_agent.records import (
@@ -100,8 +100,13 @@ def _final(
             steps.remember(record.label, moves[record.label], remembered)
     if accuracy is not None and accuracy.status is Status.REFUTED:
         return EndStatus.FAILED, f"the kept moves together break a constraint: {accuracy.line()}"
+    broken = broken_limit([*passes, *([accuracy] if accuracy else [])], rules.limits)
+    if broken is not None:
+        return EndStatus.FAILED, f"in the final comparison the best state {broken}"
     if ratio.low <= 1 + MARGIN:
         return EndStatus.NO_WIN, f"the gain was not confirmed in rebuilt instances: {ratio.point:.3f}x"
+    if accuracy is not None and accuracy.status is not Status.CONFIRMED:
+        return EndStatus.IMPROVED, f"the accuracy of all kept moves together is not confirmed: {accuracy.line()}"
     return EndStatus.IMPROVED, ""
 
 

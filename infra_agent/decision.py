@@ -25,6 +25,9 @@ Z95 = 1.96
 #: Layers whose confirmation says that a code move computes the right thing.
 CORRECTNESS = frozenset({"smoke", "operators", "accuracy"})
 
+#: Figures that the accuracy layer measures, and only of candidates whose numbers may change; all others are load's.
+ACCURACY = frozenset({"nll_increase_relative", "mean_kl_nats", "forced_greedy_agreement"})
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -100,7 +103,7 @@ def decide(move: Move, verdicts: Sequence[Verdict], rules: Rules, another_pass: 
     refuted = next((verdict for verdict in verdicts if refutes(verdict)), None)
     if refuted is not None:
         return Decision(Outcome.REJECT, refuted.line(), pooled(_load(verdicts)))
-    broken = _broken_limit(verdicts, rules.limits)
+    broken = broken_limit(verdicts, rules.limits)
     if broken is not None:
         return Decision(Outcome.REJECT, broken, pooled(_load(verdicts)))
     latest = {v.layer: v for v in verdicts}
@@ -156,6 +159,10 @@ def _gates(move: Move, latest: Mapping[str, Verdict], rules: Rules, effect: Rati
     seen = {layer for layer, v in latest.items() if v.status is Status.CONFIRMED}
     if not CORRECTNESS & seen:
         return Decision(Outcome.REJECT, "no layer could check that it computes the right thing", effect)
+    measured = {name for verdict in latest.values() for name in verdict.metrics}
+    unmeasured = [limit.name for limit in rules.limits if limit.metric not in measured | ACCURACY]
+    if unmeasured:
+        return Decision(Outcome.REJECT, f"a constraint was not measured: {', '.join(unmeasured)}", effect)
     wanted = sorted(approvals_needed(move) & rules.approvals)
     if wanted:
         return Decision(
@@ -189,7 +196,8 @@ def refutes(verdict: Verdict) -> bool:
     return not (verdict.layer == "load" and too_small)
 
 
-def _broken_limit(verdicts: Sequence[Verdict], limits: Sequence[Limit]) -> str | None:
+def broken_limit(verdicts: Sequence[Verdict], limits: Sequence[Limit]) -> str | None:
+    """The first constraint that the latest measured figures do not keep, in words."""
     for limit in limits:
         values = [
             v.metrics[limit.metric] for v in verdicts if limit.metric in v.metrics and v.status is not Status.INVALID

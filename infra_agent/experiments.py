@@ -137,19 +137,34 @@ def execute(
     return result, folder
 
 
-def run_experiment(name: str, as_json: bool = False, out: Path | None = None) -> int:
+def options_of(given: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` words as a mapping; `UserError` for another shape."""
+    pairs = [item.partition("=") for item in given]
+    wrong = next((item for item, (name, equals, _) in zip(given, pairs, strict=True) if not (name and equals)), None)
+    if wrong is not None:
+        raise UserError(f"--option {wrong}: write NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def run_experiment(
+    name: str, as_json: bool = False, out: Path | None = None, seed: int = 0, options: Mapping[str, str] | None = None
+) -> int:
     """Run one for a person: what it is doing on standard error, its table (or JSON) on standard output, and where the
     rest lies. Returns the exit code: 1 when something that it set out to show does not hold.
     """
     experiment = find(name)
     print(experiment.question, file=sys.stderr)
-    result, folder = execute(experiment, out, lambda line: print(line, file=sys.stderr, flush=True))
+    result, folder = execute(experiment, out, _say, seed, options)
     if as_json:
         print(json.dumps(result.to_json(experiment.name), indent=1, ensure_ascii=False, default=str))
     else:
         print(table(result), end="")
     print(f"picture, table and data: {folder}", file=sys.stderr)
     return 0 if all(result.claims.values()) else 1
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def table(result: Result) -> str:

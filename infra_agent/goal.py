@@ -12,7 +12,7 @@ held_out = "heldout"
 [constraints]                         # a number, or a multiple of the start's value
 nll_increase_relative = 0.005
 p95_ttft_ms = "1.5x"
-peak_memory = "2 GiB"
+peak_memory_bytes = "2 GiB"           # or as a multiple, "1.2x"
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from feedback.errors import UserError
+from feedback.globs import matches_any
 from feedback.verdict import digest_of
 from infra_agent import paths, tomltext, validation
-from infra_agent.globs import matches_any
 from infra_agent.metrics import METRICS, OBJECTIVES, Direction, find
 from infra_agent.wording import did_you_mean
 

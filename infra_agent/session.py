@@ -25,9 +25,13 @@ class Interrupted(Exception):
 def begin(goal: Goal) -> tuple[Goal, RunPaths]:
     """Make the folder of a new run with its own copy of goal and start; returns the goal as copied.
 
-    `UserError` when git, the adapter or a place to write is missing: before anything is made.
+    `UserError` when git, the adapter or a place to write is missing, or no run can pursue the objective: before
+    anything is made.
     """
+    from infra_agent.measurements.setup import comparable
+
     gitpython()
+    comparable(goal)
     root_of(goal.adapter)
     start = Start.load(goal.start)
     run = new_run(goal.name, time.strftime("%Y%m%d-%H%M%S", time.gmtime()))

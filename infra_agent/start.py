@@ -21,9 +21,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from feedback.errors import UserError
+from feedback.globs import matches
 from feedback.verdict import digest_of
 from infra_agent import paths, tomltext, validation
-from infra_agent.globs import matches
 from infra_agent.repository import Entry
 from infra_agent.wording import did_you_mean
 

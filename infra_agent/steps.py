@@ -41,7 +41,6 @@ END_SHARE = 0.9
 
 #: How a goal's names are spelt in the metrics of the verdicts that measure them.
 SPELLING = {
-    "peak_memory": "peak_memory_bytes",
     "mean_kl": "mean_kl_nats",
     "greedy_agreement": "forced_greedy_agreement",
 }

@@ -52,9 +52,12 @@ def locate(model: str) -> Path:
         if not path.is_file():
             raise EngineError(f"model {model} is not in the cache ({path.parent}): run `target-engine fetch-model`")
         return path
-    path = Path(model).expanduser()
-    if path.exists():
-        return path
+    try:
+        path = Path(model).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError) as error:  # a name too long, a folder that may not be read, an unknown ~user
+        raise EngineError(f"model {model[:200]}: {getattr(error, 'strerror', None) or error}") from error
     if model.count("/") == 1 and hub_path(model).is_dir():
         return hub_path(model)
     known = ", ".join(KNOWN_MODELS)
@@ -81,7 +84,10 @@ class Checkpoint:
 
 def converted(path: Path) -> Path:
     """The folder that a GGUF file was converted to, converting it when that has not been done."""
-    digest = sha256_of(path)
+    try:
+        digest = sha256_of(path)
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be read: {error.strerror}") from error
     folder = cache_dir() / "converted" / f"{digest[:32]}-v{CONVERSION}"
     if not (folder / "config.json").is_file():
         from target_engine.gguf_import import convert

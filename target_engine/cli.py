@@ -123,6 +123,8 @@ def profile(
     for path in (trace, spans):
         if path is not None and not path.absolute().parent.is_dir():
             raise EngineError(f"{path}: the folder {path.absolute().parent} does not exist")
+        if path is not None and path.is_dir():
+            raise EngineError(f"{path}: is a folder, give a file")
     as_chat, requests = read_workload(workload)
     engine = _start(profile, model, settings)
     recorded = run_workload(engine, requests, as_chat)
@@ -153,7 +155,7 @@ def launch_config(profile: str, model: str | None, settings: list[str] | None) -
         values["model"] = model
     for item in settings or []:
         name, equals, text = item.partition("=")
-        if not equals:
+        if not equals or not name:
             raise EngineError(f"--set {item}: write NAME=VALUE")
         try:
             value = tomllib.loads(f"value = {text}")["value"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from target_engine.cache import make_folder
 from target_engine.errors import EngineError
+from target_engine.jsonfile import json_object
 
 WHOLE_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -44,8 +45,9 @@ def convert(path: Path, folder: Path) -> None:
     reader = _open(path)
     config = model_config(reader, path)
     make_folder(folder.parent)
-    scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
+    scratch = folder.parent / f".converting-{os.getpid()}-{secrets.token_hex(4)}"
     try:
+        scratch.mkdir()
         (scratch / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         for name, content in tokenizer_files(reader, path).items():
             (scratch / name).write_text(json.dumps(content), encoding="utf-8")
@@ -73,7 +75,10 @@ def field(reader: Any, name: str, path: Path, default: Any = ...) -> Any:
     """A metadata value; raises `EngineError` when it is missing and no default is given."""
     found = reader.get_field(name)
     if found is not None:
-        return found.contents()
+        try:
+            return found.contents()
+        except (ValueError, IndexError, TypeError) as error:
+            raise EngineError(f"{path}: the metadata field {name} is damaged: {error}") from error
     if default is ...:
         raise EngineError(f"{path}: the metadata field {name} is missing")
     return default
@@ -118,7 +123,7 @@ def tokenizer_files(reader: Any, path: Path) -> dict[str, Any]:
     """`tokenizer.json` and `tokenizer_config.json`; one that lies beside the GGUF file goes before the metadata's."""
     beside = path.parent / "tokenizer.json"
     if beside.is_file():
-        tokenizer = json.loads(beside.read_text(encoding="utf-8"))
+        tokenizer = json_object(beside)
     else:
         from target_engine.tokenizer import tokenizer_from_metadata
 

@@ -31,16 +31,18 @@ class LaunchConfig(BaseModel):
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights, activations and KV cache")
     max_batch: int = Field(4, ge=1, le=1024, description="Most requests that run at the same time (slots)")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV block")
-    num_blocks: int = Field(0, ge=0, description="KV blocks; 0 derives them from max_batch * max_model_len")
-    max_model_len: int = Field(1024, ge=2, description="Longest sequence, prompt and output together, in tokens")
-    prefill_chunk: int = Field(512, ge=1, description="Most prompt tokens computed in one step")
+    num_blocks: int = Field(0, ge=0, lt=2**31, description="KV blocks; 0 derives them from max_batch * max_model_len")
+    max_model_len: int = Field(
+        1024, ge=2, lt=2**31, description="Longest sequence, prompt and output together, in tokens"
+    )
+    prefill_chunk: int = Field(512, ge=1, lt=2**31, description="Most prompt tokens computed in one step")
     prefix_cache: bool = Field(False, description="Keep the KV blocks of finished requests and reuse shared prefixes")
     threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 means all cores this process may use")
     scheduler: Literal["fcfs"] = Field("fcfs", description="Order in which waiting requests are admitted")
     operators: dict[str, str] = Field(
         default_factory=dict, description='Operator -> implementation; "torch" where absent'
     )
-    seed: int = Field(0, ge=0, description="Seed of requests that bring none")
+    seed: int = Field(0, ge=0, lt=2**64, description="Seed of requests that bring none")
     span_level: int = Field(0, ge=0, le=2, description="0 no spans, 1 steps and phases, 2 operators too")
 
     @model_validator(mode="after")

@@ -42,7 +42,7 @@ def run_workload(engine: Engine, requests: Sequence[WorkloadRequest], chat: bool
         if request.prompt is not None:
             turn = [{"role": "user", "content": request.prompt}]
             prompt = engine.tokenizer.chat(turn) if chat else engine.tokenizer.encode(request.prompt)
-        engine.add_request(request.id, prompt or (), SamplingParams(**request.sampling, seed=seed))
+        engine.add_request(request.id, prompt or (), SamplingParams.of(request.sampling, seed))
     engine.spans.level = OPERATORS
     start = time.perf_counter()
     while engine.has_work:

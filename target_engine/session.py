@@ -27,9 +27,8 @@ class EngineSession:
             prompt, ids = values.pop("prompt", None), values.pop("prompt_token_ids", None)
             if (prompt is None) == (ids is None):
                 raise EngineError(f"request {id}: give either prompt or prompt_token_ids")
-            values["stop"] = tuple(values.get("stop", ()))
             try:
-                sampling = SamplingParams(**values, seed=engine.next_seed(len(queued)) if seed is None else seed)
+                sampling = SamplingParams.of(values, engine.next_seed(len(queued)) if seed is None else seed)
             except (TypeError, EngineError) as error:
                 raise EngineError(f"request {id}: {error}") from error
             queued.append((id, engine.tokenizer.encode(prompt) if ids is None else list(ids), sampling))

@@ -139,8 +139,11 @@ def load_jsonl(text: str) -> list[Span]:
     lines = text.splitlines()
     if not lines:
         raise ValueError("empty span log: the header line is missing")
-    header = json.loads(lines[0])
-    if header.get("schema") != "spans" or header.get("version") != SCHEMA_VERSION:
+    try:
+        header = json.loads(lines[0])
+    except ValueError as error:
+        raise ValueError(f"line 1: {error}") from error
+    if not isinstance(header, dict) or (header.get("schema"), header.get("version")) != ("spans", SCHEMA_VERSION):
         raise ValueError(f"not a span log of version {SCHEMA_VERSION}: {lines[0][:80]}")
     spans = []
     for number, line in enumerate(lines[1:], start=2):

@@ -13,12 +13,14 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, proc
 from tokenizers import Tokenizer as Backend
 
 from target_engine.errors import EngineError
+from target_engine.jsonfile import json_object
 
 LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-CONTROL = 3  # the GGUF token type of tokens that text never spells
+CONTROL, USER_DEFINED = 3, 4  # GGUF token types: tokens that text never spells, and whole words beside the merges
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3")  # llama.cpp's names
 
 
 class Tokenizer:
@@ -43,7 +45,7 @@ class Tokenizer:
         except Exception as error:  # the library raises plain Exception
             raise EngineError(f"{path}: not a tokenizer: {error}") from error
         config_path = folder / "tokenizer_config.json"
-        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+        config = json_object(config_path) if config_path.is_file() else {}
         special = {name: text for name in ("bos_token", "eos_token") if (text := _content(config.get(name)))}
         template = config.get("chat_template")
         template_path = folder / "chat_template.jinja"
@@ -74,7 +76,6 @@ class Tokenizer:
 
 def render(template: str, messages: Sequence[dict[str, str]], special: dict[str, str]) -> str:
     """A conversation through a chat template, in a sandbox: a template comes with the weights and is not trusted."""
-    import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def refuse(message: str) -> None:
@@ -86,7 +87,9 @@ def render(template: str, messages: Sequence[dict[str, str]], special: dict[str,
     try:
         names = {"raise_exception": refuse, "add_generation_prompt": True, **special}
         return environment.from_string(template).render(messages=list(messages), **names)
-    except jinja2.TemplateError as error:
+    except EngineError:
+        raise
+    except Exception as error:  # a template is a program: it can fail in any way
         raise EngineError(f"chat template: {error}") from error
 
 
@@ -135,19 +138,25 @@ def tokenizer_from_metadata(field: Callable[..., Any], where: str) -> dict[str, 
         )
     tokens = field("tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ", 1)) for merge in field("tokenizer.ggml.merges")]
-    backend = Backend(models.BPE(vocab={text: number for number, text in enumerate(tokens)}, merges=merges))
+    try:
+        # Llama 3 takes a word that is in the vocabulary whole, also where no merges lead to it.
+        vocabulary = {text: number for number, text in enumerate(tokens)}
+        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in LLAMA3)
+    except Exception as error:  # the library raises plain Exception
+        raise EngineError(f"{where}: the tokenizer in the metadata is damaged: {error}") from error
+    backend = Backend(model)
     backend.pre_tokenizer = _pre_tokenizer(pre, where)
     backend.decoder = decoders.ByteLevel()
     types = field("tokenizer.ggml.token_type", [])
-    backend.add_special_tokens(
+    backend.add_tokens(
         [
-            AddedToken(text, special=True, normalized=False)
+            AddedToken(text, special=type == CONTROL, normalized=False)
             for text, type in zip(tokens, types, strict=False)
-            if type == CONTROL
+            if type in (CONTROL, USER_DEFINED)
         ]
     )
     bos = field("tokenizer.ggml.bos_token_id", None)
-    if field("tokenizer.ggml.add_bos_token", False) and bos is not None:
+    if field("tokenizer.ggml.add_bos_token", pre in LLAMA3) and bos is not None:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{tokens[bos]} $A", pair=None, special_tokens=[(tokens[bos], bos)]
         )
@@ -161,7 +170,7 @@ def _pre_tokenizer(name: str, where: str) -> Any:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
     if name in ("default", "gpt-2"):
         return byte_level
-    if name in ("llama-bpe", "llama3", "llama-v3"):
+    if name in LLAMA3:
         return pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated"),

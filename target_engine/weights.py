@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from target_engine.errors import EngineError
+from target_engine.jsonfile import json_object
 from target_engine.models.config import ModelConfig, scale_frequency
 
 
@@ -101,6 +101,10 @@ def _files(folder: Path) -> Iterator[Path]:
     if single.is_file():
         yield single
     elif index.is_file():
-        yield from (folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values())))
+        try:
+            names = set(json_object(index)["weight_map"].values())
+        except (KeyError, AttributeError) as error:
+            raise EngineError(f"{index}: no weight_map from tensors to files") from error
+        yield from (folder / name for name in sorted(names))
     else:
         raise EngineError(f"{folder}: no model.safetensors (or its index): the weights are missing")

@@ -62,8 +62,7 @@ def _request(row: dict[str, Any], where: str) -> WorkloadRequest:
             own["prompt_token_ids"] = tuple(values.pop("prompt_token_ids"))
         if (own.get("prompt") is None) == (own.get("prompt_token_ids") is None):
             raise EngineError("give either prompt or prompt_token_ids")
-        values["stop"] = tuple(values.get("stop", ()))
-        SamplingParams(**values)
+        SamplingParams.of(values, own.get("seed") or 0)
         return WorkloadRequest(**own, sampling=values)
     except (TypeError, ValueError) as error:
         raise EngineError(f"{where}: {error}") from error

@@ -25,8 +25,14 @@ def marks(package: str, files: Iterable[str]) -> set[str]:
 
 
 def named(texts: Mapping[str, str], wanted: Iterable[str]) -> dict[str, list[str]]:
-    """Text -> the marks in it, as whole words; texts without any are left out."""
-    pattern = re.compile("|".join(rf"(?<![\w./]){re.escape(mark)}(?![\w/])" for mark in sorted(wanted, key=len)[::-1]))
+    """Text -> the marks in it, as whole words; texts without any are left out. A tail counts where it begins: with more
+    of a path before it, it is the end of another one, or a longer mark stands there.
+    """
+    marked = [
+        rf"(?<![\w./]){re.escape(mark)}(?!\w)" if "/" in mark or "." in mark else rf"(?<!\w){re.escape(mark)}(?!\w)"
+        for mark in sorted(wanted, key=len, reverse=True)
+    ]
+    pattern = re.compile("|".join(marked))
     return {name: sorted(set(hits)) for name, text in texts.items() if (hits := pattern.findall(text))}
 
 

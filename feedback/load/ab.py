@@ -1,8 +1,9 @@
 """Interleaved A/B: two live engines work through one workload in alternating short units, on the parent's clock.
 
-Closed loop: every request is submitted at once. A unit is one call of `step(n)`, n adapted per arm so that it lasts
-about `Policy.unit_seconds`; the order within a pair of units alternates (AB BA AB ...), so that linear drift cancels.
-When one arm is through, the other finishes alone. `Policy(unit_seconds=math.inf)` makes whole-run pairs out of the same
+Closed loop: every request is submitted at once, inside the arm's first unit: an engine that works as it accepts
+requests is timed doing so. A unit is one call of `step(n)`, n adapted per arm so that it lasts about
+`Policy.unit_seconds`; the order within a pair of units alternates (AB BA AB ...), so that linear drift cancels. When
+one arm is through, the other finishes alone. `Policy(unit_seconds=math.inf)` makes whole-run pairs out of the same
 code.
 
 An arm that works while the other is being timed would have that work for nothing and slow the other down, so the CPU
@@ -123,6 +124,14 @@ class _Lane:
     order: list[int] = field(default_factory=list)
     own_cpu: float = 0.0
     off_turn_cpu: float = 0.0
+    waiting: list[Request] = field(default_factory=list)
+
+    def work(self) -> StepReport:
+        """What one unit times: the engine takes what waits for it, then steps."""
+        if self.waiting:
+            self.arm.session.submit(self.waiting)
+            self.waiting = []
+        return self.arm.session.step(self.steps)
 
     def adapt(self, unit: Unit, target: float) -> None:
         """Choose the next n: towards `target` seconds, at most four times the last n."""
@@ -156,8 +165,7 @@ def run_pass(
     }
     before = {side: _guarded(lane, lane.arm.session.metrics) for side, lane in lanes.items()}
     for lane in lanes.values():
-        renamed = lane.collector.submitting(requests, at=0.0)
-        _guarded(lane, lambda lane=lane, renamed=renamed: lane.arm.session.submit(renamed))
+        lane.waiting = lane.collector.submitting(requests, at=0.0)
     rng, taken, pair = random.Random(policy.seed), 0, 0
     while not all(lane.collector.done for lane in lanes.values()):
         opening = policy.first(pair, rng)
@@ -186,7 +194,7 @@ def _unit(lane: _Lane, resting: _Lane, meter: CpuMeter, clock: Callable[[], floa
     """One unit of one arm."""
     before = meter.read()
     start = clock()
-    report = _guarded(lane, lambda: lane.arm.session.step(lane.steps))
+    report = _guarded(lane, lane.work)
     seconds = clock() - start
     after = meter.read()
     try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from feedback.judging import judge
 from feedback.load.conclusion import LoadSettings
-from feedback.load.examination import Examination
+from feedback.load.examination import OFF_TURN_SHARE, Examination
+from feedback.load.verify import Bounds
 from feedback.probe import Context, Question
 from feedback.statistics import Plan
 from feedback.verdict import Predicate, Verdict
@@ -32,6 +33,9 @@ class LoadProbe:
                 "margin": settings.margin,
                 "max_passes": settings.max_passes,
                 "confidence": Plan(settings.margin, settings.max_passes).confidence,
+                "repeats": settings.repeats,
+                "bounds": asdict(Bounds()),
+                "off_turn_share": OFF_TURN_SHARE,
                 "fresh_base": settings.fresh_base,
                 "unit_seconds": repr(settings.policy.unit_seconds),
                 "seed": question.seed,

@@ -12,7 +12,7 @@ from feedback.microbench.conditions import Condition, Grid, Judged, judge_grid
 from feedback.microbench.trial import BaseFailed, Place, Side, TooLarge, Trial, blaming
 from feedback.operators.cases import TIMED, input_seed
 from feedback.operators.checks import Deviation, tolerance_for
-from feedback.operators.probe import compute_type
+from feedback.operators.probe import as_selected, compute_type
 from feedback.operators.selection import touched
 from feedback.probe import Context, Question, Tree
 from feedback.static.scope import changed_files
@@ -97,17 +97,8 @@ class Examination:
     def finding(self) -> Finding:
         question, oracle = self.bench.question, self.bench.oracle
         dtype = compute_type(self.bench, question.candidate.config)
-        infos = oracle.operators(question.candidate.config)
-        selected = {
-            info.name: info
-            for item in self.bench.candidate.call("operators", question.candidate.config)
-            if (info := OperatorInfo.model_validate(item))
-        }
-        after = [
-            info.model_copy(update={"selected": selected[info.name].selected})
-            for info in infos
-            if info.name in selected
-        ]
+        reported = self.bench.candidate.call("operators", question.candidate.config)
+        after = as_selected(oracle.operators(question.candidate.config), reported)
         changed = changed_files(question.base.root, question.candidate.root, oracle.entries(), question.changed)
         names, why = touched(question.operators, changed, oracle.operators(question.base.config), after)
         grid: list[tuple[Measured, Tolerance]] = []

@@ -67,7 +67,7 @@ class Record:
 def _examine(bench: Bench) -> Finding:
     question = bench.question
     config = question.candidate.config
-    infos = _as_selected(bench.oracle.operators(config), bench.candidate.call("operators", config))
+    infos = as_selected(bench.oracle.operators(config), bench.candidate.call("operators", config))
     changed = changed_files(question.base.root, question.candidate.root, bench.oracle.entries(), question.changed)
     names, why = touched(question.operators, changed, bench.oracle.operators(question.base.config), infos)
     gaps = ["the sizes that are timed (microbench verifies those)"]
@@ -100,7 +100,7 @@ def compute_type(bench: Bench, config: dict[str, Any]) -> str:
     return str(config.get("dtype", space.get("dtype", "float32")))
 
 
-def _as_selected(trusted: Sequence[OperatorInfo], reported: Any) -> tuple[OperatorInfo, ...]:
+def as_selected(trusted: Sequence[OperatorInfo], reported: Any) -> tuple[OperatorInfo, ...]:
     """Trusted specifications; which implementation runs, from which file, is the candidate's word.
 
     Raises `WorkerFailure` when it is no description of operators.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from feedback.globs import matches_any
 from feedback.guard import ABSENT, file_digest
 from feedback.static.flaws import Flaw
 from feedback.target import FileEntry, Role
@@ -96,7 +95,7 @@ def _reason(path: str, root: Path, roles: Mapping[str, Role], globs: Sequence[st
         problem = _new_file_problem(pure, roles, digest)
         if problem:
             return problem
-    if globs and not any(matches(path, glob) for glob in globs):
+    if globs and not matches_any(path, globs):
         return f"{path} is outside the edit scope {', '.join(globs)}"
     return None
 
@@ -119,27 +118,3 @@ def _new_file_problem(path: PurePosixPath, roles: Mapping[str, Role], digest: st
     if Role.EDITABLE not in siblings:
         return f"{path} is a new file in a folder where nothing may be edited"
     return None
-
-
-@lru_cache(maxsize=256)
-def _compiled(glob: str) -> re.Pattern[str]:
-    pattern = ""
-    i = 0
-    while i < len(glob):
-        if glob.startswith("**/", i):
-            pattern, i = pattern + "(?:[^/]+/)*", i + 3
-        elif glob.startswith("**", i):
-            pattern, i = pattern + ".*", i + 2
-        elif glob[i] == "*":
-            pattern, i = pattern + "[^/]*", i + 1
-        elif glob[i] == "?":
-            pattern, i = pattern + "[^/]", i + 1
-        else:
-            pattern, i = pattern + re.escape(glob[i]), i + 1
-    return re.compile(pattern)
-
-
-def matches(path: str, glob: str) -> bool:
-    """Whether a POSIX path matches a glob: `*` and `?` within a folder, `**` any folders; a folder means all below."""
-    whole = glob.rstrip("/")
-    return any(_compiled(pattern).fullmatch(path) for pattern in (whole, whole + "/**"))

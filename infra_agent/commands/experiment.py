@@ -26,8 +26,12 @@ def register(app: typer.Typer) -> None:
         name: Annotated[str, typer.Argument(help="The experiment's folder name.")],
         as_json: Annotated[bool, typer.Option("--json", help="The result as JSON instead of a table.")] = False,
         out: Annotated[Path | None, typer.Option(help="A folder for its table, picture and data.")] = None,
+        seed: Annotated[int, typer.Option(help="Seed of what it draws.")] = 0,
+        option: Annotated[
+            list[str] | None, typer.Option(metavar="NAME=VALUE", help="What it may be told; its docstring says what.")
+        ] = None,
     ) -> None:
         """Run one experiment: it prints its table and draws its picture."""
-        from infra_agent.experiments import run_experiment
+        from infra_agent.experiments import options_of, run_experiment
 
-        raise typer.Exit(run_experiment(name, as_json=as_json, out=out))
+        raise typer.Exit(run_experiment(name, as_json, out, seed, options_of(option or [])))

@@ -64,6 +64,7 @@ def judge(
 ) -> Report:
     """Measure both commits; the checks are told as they come. Evidence stays in the user's home under `gates/`."""
     from feedback.evidence import EvidenceStore
+    from feedback.load.collect import Misreport
     from feedback.oracle import OracleFailure
     from feedback.probe import Context
     from feedback.workers.failures import WorkerFailure
@@ -87,7 +88,7 @@ def judge(
     with checked_out(repository, first, second, budgets) as pair, WorkerPool(budgets.adapter) as pool:
         try:
             Measuring(pair, budgets, Context(pool, EvidenceStore(evidence)), budgets_file).run(collect)
-        except (OracleFailure, WorkerFailure) as error:
+        except (OracleFailure, WorkerFailure, Misreport) as error:
             collect(Check("infrastructure", Answer.BROKEN, str(error)))
     return Report(first, second, tuple(done), time.monotonic() - began, str(evidence))
 

@@ -150,6 +150,7 @@ class Measuring:
         )
 
     def _counters(self) -> list[Check]:
+        from feedback.load.collect import Misreport
         from feedback.load.workload import Workload, prepare
         from feedback.target import Unsupported
         from feedback.workers.failures import WorkerFailure
@@ -158,7 +159,7 @@ class Measuring:
         requests = prepare(Workload.read(self._workload), self._oracle.tokenize, None)
         try:
             base = self._run(self._pair.base, requests)
-        except (WorkerFailure, Unsupported) as error:
+        except (WorkerFailure, Misreport, Unsupported) as error:
             return [Check("counters", Answer.BROKEN, f"the base gave no counters: {error}", time.monotonic() - began)]
         try:
             head = self._run(self._pair.head, requests)
@@ -166,6 +167,9 @@ class Measuring:
             return [Check("counters", Answer.INCONCLUSIVE, f"not possible: {error}", time.monotonic() - began)]
         except WorkerFailure as error:
             return [Check("counters", Answer.FAIL, error.line, time.monotonic() - began)]
+        except Misreport as error:
+            what = f"its reports cannot be true: {error}"
+            return [Check("counters", Answer.FAIL, what, time.monotonic() - began)]
         checks = of_counters(self._budgets.counters, base, head, time.monotonic() - began)
         if any(check.answer is Answer.FAIL for check in checks):
             checks = unsteady(checks, self._run(self._pair.base, requests))

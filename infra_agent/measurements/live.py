@@ -52,9 +52,6 @@ BASELINE_PATIENCE = (60.0, 120.0)
 #: The same before a pass: it is tried anyway, and says itself when it was disturbed.
 PASS_PATIENCE = 30.0
 
-#: How the load probe spells a goal's bound.
-LIMITS = {"peak_memory": "peak_memory_bytes"}
-
 
 class LiveMeasurements:
     """Asks the world. One per process and run; the workers live as long as `opened` does."""
@@ -82,7 +79,8 @@ class LiveMeasurements:
             self._context.noise = floor
             figures = arm_figures([run for item in used for run in (item.run.base, item.run.candidate)])
             memory = peak_bytes(self._arms.base(tree, prepare(workload, self._oracle.tokenize, 0)).arm.pid)
-            metrics = {**figures, "peak_memory": memory, "noise_floor": floor.spread, "noise_floor_n": float(floor.n)}
+            noise = {"noise_floor": floor.spread, "noise_floor_n": float(floor.n)}
+            metrics = {**figures, "peak_memory_bytes": memory, **noise}
             evidence.write_json("noise_floor", asdict(floor))
             evidence.write_json("metrics", metrics)
         config = tree.config
@@ -209,7 +207,7 @@ class LiveMeasurements:
             seed=int(digest_of([goal.seed, name, subject.n if subject else 0, traffic])[:7], 16),
             operators=move.operators if move else (),
             changes_numerics=subject.changes_numerics if subject else True,
-            limits={LIMITS.get(name, name): bound for name, bound in subject.limits.items()} if subject else {},
+            limits=dict(subject.limits) if subject else {},
             scope=goal.scope.editable,
         )
 

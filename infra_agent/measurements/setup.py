@@ -91,6 +91,15 @@ class Ground:
         )
 
 
+def comparable(goal: Goal) -> None:
+    """`UserError` when the goal's objective is a figure that no pass can compare."""
+    if goal.objective.metric not in COMPARABLE:
+        known = ", ".join(COMPARABLE)
+        raise UserError(
+            f"{goal.objective.metric} can be bounded but not yet be the objective of a run; choose one of {known}"
+        )
+
+
 @contextmanager
 def prepared(goal: Goal, run: RunPaths) -> Generator[Ground]:
     """Make or find everything that a run stands on. `UserError` for what keeps it from beginning: before anything is
@@ -100,11 +109,7 @@ def prepared(goal: Goal, run: RunPaths) -> Generator[Ground]:
     from feedback.workers.failures import WorkerFailure
     from feedback.workers.pool import WorkerPool
 
-    if goal.objective.metric not in COMPARABLE:
-        known = ", ".join(COMPARABLE)
-        raise UserError(
-            f"{goal.objective.metric} can be bounded but not yet be the objective of a run; choose one of {known}"
-        )
+    comparable(goal)
     installed = root_of(goal.adapter)
     start = Start.load(Path(goal.start))
     with WorkerPool(goal.adapter) as pool:

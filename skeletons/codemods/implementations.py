@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
 import libcst as cst
 
 from feedback.target import OperatorInfo
@@ -45,3 +49,10 @@ def free_name(operator: OperatorInfo, wanted: str) -> str:
     """A name for the new implementation that the operator does not have yet."""
     names = (wanted, *(f"{wanted}_{number}" for number in range(2, 100)))
     return next(name for name in names if name not in operator.implementations)
+
+
+def filled(template: Path, holes: Mapping[str, str], label: str = "") -> str:
+    """The text of a template. `$LOADER` becomes what compiles C at first use, which keeps its files under `label`."""
+    loader = Path(__file__).with_name("native_loader.txt").read_text(encoding="utf-8")
+    given = {**holes, "LOADER": Template(loader).substitute(LABEL=label)}
+    return Template(template.read_text(encoding="utf-8")).substitute(given)

@@ -78,7 +78,7 @@ class BlockPool:
         blocks = [self._free.pop() for _ in range(count)]
         for block in blocks:
             self._holders[block].append(holder)
-        self._sole[holder] += count
+        self._count(holder, count)
         self.peak_held = max(self.peak_held, self.held)
         return blocks
 
@@ -92,7 +92,7 @@ class BlockPool:
         if holder in holders:
             raise ValueError(f"{holder.kind} {holder.id} already holds block {block}")
         if len(holders) == 1:
-            self._sole[holders[0]] -= 1
+            self._count(holders[0], -1)
         holders.append(holder)
 
     def release(self, blocks: int | Iterable[int], holder: Holder) -> None:
@@ -107,10 +107,10 @@ class BlockPool:
                 raise ValueError(f"{holder.kind} {holder.id} releases block {block}, which it does not hold")
             holders.remove(holder)
             if not holders:
-                self._sole[holder] -= 1
+                self._count(holder, -1)
                 self._free.append(block)
             elif len(holders) == 1:
-                self._sole[holders[0]] += 1
+                self._count(holders[0], 1)
 
     def check(self) -> None:
         """Assert conservation: each block is either free, once, or held, and the counts of sole holders are true."""
@@ -122,5 +122,11 @@ class BlockPool:
             assert len(set(holders)) == len(holders), f"block {block}: held twice by one holder: {holders}"
             if len(holders) == 1:
                 sole[holders[0]] += 1
-        assert sole == +self._sole, f"sole holders: counted {dict(self._sole)}, true {dict(sole)}"
+        assert sole == self._sole, f"sole holders: counted {dict(self._sole)}, true {dict(sole)}"
         assert self.free + self.held == self.num_blocks
+
+    def _count(self, holder: Holder, change: int) -> None:
+        """Change the number of blocks that `holder` alone holds; none is kept at zero, since holders come and go."""
+        self._sole[holder] += change
+        if not self._sole[holder]:
+            del self._sole[holder]

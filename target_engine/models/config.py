@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from target_engine.errors import EngineError
+from target_engine.jsonfile import json_object
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,9 @@ class ModelConfig:
     def load(cls, folder: Path) -> ModelConfig:
         """From `config.json` in `folder`; raises `EngineError` for another architecture or a missing field."""
         path = folder / "config.json"
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise EngineError(f"{folder}: no config.json: not a Hugging Face model folder") from error
-        except (OSError, ValueError) as error:
-            raise EngineError(f"{path}: cannot be read: {error}") from error
-        return cls.from_dict(values, str(path))
+        if not path.is_file():
+            raise EngineError(f"{folder}: no config.json: not a Hugging Face model folder")
+        return cls.from_dict(json_object(path), str(path))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str) -> ModelConfig:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from target_engine.errors import EngineError
+
+
+SEEDS = 2**128
+"""Seeds are the keys of a counter-based generator: 0 <= seed < SEEDS."""
 
 
 class State(StrEnum):
@@ -47,8 +53,18 @@ class SamplingParams:
             raise EngineError(f"top_k must be 0 (off) or more, not {self.top_k}")
         if not 0.0 < self.top_p <= 1.0:
             raise EngineError(f"top_p must lie in (0, 1], not {self.top_p}")
+        if not 0 <= self.seed < SEEDS:
+            raise EngineError(f"seed must be 0 or more and less than 2**128, not {self.seed}")
         if any(not text for text in self.stop):
             raise EngineError("a stop string must not be empty: it would end every request at once")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], seed: int = 0) -> SamplingParams:
+        """From a request's plain values, where `stop` is a list of strings or absent."""
+        stop = values.get("stop") or ()
+        if isinstance(stop, str):
+            raise EngineError(f"stop must be a list of strings, not the string {stop!r}")
+        return cls(**{**values, "stop": tuple(stop), "seed": seed})
 
 
 class Request:

@@ -18,7 +18,7 @@ from feedback.load.collect import PATIENCE, Misreport
 from feedback.load.disturbance import CpuMeter, CpuReading
 from feedback.load.openloop import run_open_loop
 from feedback.statistics import arm_time
-from feedback.target import Progress, StepReport
+from feedback.target import Progress, Request, StepReport
 from tests.feedback.synthetic_engine import FakeClock, SyntheticEngine, requests
 
 
@@ -92,6 +92,19 @@ class TestTiming:
         ttfts = [record.ttft for record in run.base.records]
         assert ttfts == sorted(ttfts)
         assert run.base.counters == {"steps": 60.0, "output_tokens": 240.0}
+
+    def test_work_done_as_requests_are_accepted_is_timed(self) -> None:
+        class Eager(SyntheticEngine):
+            """Takes its time in `submit`, and next to none in `step`."""
+
+            def submit(self, requests: list[Request]) -> None:
+                super().submit(requests)
+                self.clock.now += 5.0
+
+        clock = FakeClock()
+        run = pair(clock, SyntheticEngine(clock), Eager(clock, step_seconds=1e-6, prompt_seconds=1e-6))
+        assert sum(unit.seconds for unit in run.timing.candidate) > 5.0
+        assert ratio(run) < 1.0
 
     def test_disturbed_units_are_marked_and_a_noisy_pass_says_why(self) -> None:
         clock = FakeClock()

@@ -60,6 +60,16 @@ def test_half_width_is_admitted_and_measured(bed, workload):
     assert abs(verdict.metrics["nll_increase_relative"]) < 0.005
 
 
+@pytest.mark.parametrize(
+    ("limits", "status"), [({"nll_increase_relative": 0.005}, Status.INCONCLUSIVE), ({}, Status.CONFIRMED)]
+)
+def test_a_bounded_nll_that_cannot_be_measured_is_not_confirmed(bed, workload, monkeypatch, limits, status):
+    monkeypatch.setattr("feedback.accuracy.material.TEXT_NAME", "there-is-none.txt")
+    verdict = asked(bed, workload, CLEAN[0], limits=limits)
+    assert verdict.status is status, verdict.line()
+    assert any("there-is-none.txt" in gap for gap in verdict.gaps)
+
+
 def test_the_goals_limits_bind(bed, workload):
     verdict = asked(bed, workload, HALF, limits={"mean_kl": 1e-6})
     assert verdict.status is Status.REFUTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from feedback.load.arms import LiveArms
 from feedback.load.conclusion import LoadSettings, bounds_for, conclude
 from feedback.load.passes import FloorSettings
 from feedback.load.probe import PROBE, LoadProbe
-from feedback.load.verify import Verification
+from feedback.load.verify import Bounds, Verification
 from feedback.probe import discover
 from feedback.statistics import Comparison
 from feedback.target import Description, Parameter
@@ -310,3 +311,4 @@ def test_the_predicate_is_fixed_by_the_question(bed: Bed, workload: Path) -> Non
     assert PROBE.predicate(question) == PROBE.predicate(question)
     other = LoadProbe(LoadSettings(margin=1.05)).predicate(question)
     assert other.digest != PROBE.predicate(question).digest
+    assert PROBE.predicate(question).parameters["bounds"] == asdict(Bounds())

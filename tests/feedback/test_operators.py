@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feedback.operators.probe import PROBE
+from feedback.operators.probe import PROBE, as_selected
 from feedback.verdict import Status, Verdict
+from feedback.workers.failures import WorkerFailure
 from tests.feedback.bed import Bed, bed, write_workload
 from tests.feedback.planted import CLEAN, OPERATORS, OPS, Plant, silu, unchanged, writes
 
@@ -104,3 +105,9 @@ def test_a_worker_that_describes_its_operators_wrongly_is_refuted(bed, workload)
     verdict = asked(bed, workload, Plant("describes-wrongly", "", "", plant))
     assert verdict.status is Status.REFUTED
     assert "describes its operators wrongly" in verdict.observed
+
+
+@pytest.mark.parametrize("reported", [5, [{}], ["rms_norm"], [{"name": "rms_norm", "selected": 3}]])
+def test_a_candidate_that_describes_its_operators_wrongly_has_failed(reported):
+    with pytest.raises(WorkerFailure, match="describes its operators wrongly"):
+        as_selected((), reported)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedback.globs import matches
 from feedback.static.flaws import Flaw
 from feedback.static.imports import unresolved_imports
 from feedback.static.names import parse, undefined_names
-from feedback.static.scope import changed_files, matches, scope_flaws
+from feedback.static.scope import changed_files, scope_flaws
 from feedback.static.tampering import tampering_flaws
 from feedback.static.types import NoChecker, type_flaws
 from feedback.target import FileEntry, Role
@@ -100,6 +101,7 @@ def test_unstated_edits_are_found(tree, tmp_path):
         ("a/b/c.py", "a/*/c.py", True),
         ("a/b/c.py", "a/b", True),
         ("a/bb/c.py", "a/b", False),
+        ("a/b/c.py", "a/*", False),
         ("a/b/c.py", "**/*.py", True),
         ("c.py", "**/*.py", True),
         ("a/b/c.pyc", "**/*.py", False),

@@ -55,6 +55,14 @@ def test_a_broken_constraint_rejects_a_gain() -> None:
     assert "p95_ttft_ms is 1200, at most 900" in decision.reason
 
 
+def test_a_constraint_that_nothing_measured_is_not_kept() -> None:
+    rules = Rules(margin=0.02, limits=(Limit("p95_itl_ms", "p95_itl_ms", 900.0),))
+    decision = decide(LAUNCH, [*RIGHT, load(1.4, metrics={"p95_ttft_ms": 100.0})], rules, True)
+    assert decision is not None
+    assert decision.outcome is Outcome.REJECT
+    assert "a constraint was not measured: p95_itl_ms" in decision.reason
+
+
 def test_a_lower_bound_is_read_as_one() -> None:
     rules = Rules(margin=0.02, limits=(Limit("greedy_agreement", "greedy_agreement", 0.9, at_most=False),))
     accuracy = verdict("accuracy", metrics={"greedy_agreement": 0.95})

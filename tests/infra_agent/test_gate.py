@@ -130,6 +130,16 @@ def test_a_head_that_crashes_is_a_regression_not_a_broken_gate(
     assert "RuntimeError" in told["checks"][0]["line"]
 
 
+def test_a_head_whose_counts_cannot_be_true_is_a_regression(
+    repo: Repo, budgets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budgets.write_text(BUDGETS.replace('["smoke"]', "[]"))
+    short = repo.engine(ENGINE.replace('request["max_tokens"]', 'min(3, request["max_tokens"])'))
+    code, told = gate(repo, short, budgets, capsys)
+    assert code == 1
+    assert "its reports cannot be true: ended with 'length' after 3" in told["checks"][0]["line"]
+
+
 def test_a_base_that_does_not_run_is_a_broken_gate(
     repo: Repo, budgets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

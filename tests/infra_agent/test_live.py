@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from feedback.errors import UserError
+from feedback.statistics import NoiseFloor
 from feedback.verdict import Status
 from infra_agent.goal import Goal
 from infra_agent.hypothesis import Move
@@ -205,6 +206,21 @@ def test_a_goal_that_cannot_begin_is_one_clear_line(place: tuple[Goal, RunPaths]
         opened(lost, paths, ToyLibrary()),
     ):
         pass
+    with pytest.raises(UserError, match="not yet be the objective"):
+        begin(latency)
+    assert list(paths.root.parent.iterdir()) == [paths.root]  # nothing was made for a goal that cannot begin
+
+
+def test_a_bound_relative_to_the_start_finds_what_was_measured(
+    place: tuple[Goal, RunPaths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goal, paths = place
+    bounded = Goal.model_validate({**goal.model_dump(), "constraints": {"peak_memory": "1.5x"}})
+    monkeypatch.setattr("infra_agent.measurements.live.arm_figures", lambda runs: {})
+    with opened(goal, paths, ToyLibrary()) as (world, ground):
+        monkeypatch.setattr(world, "_floor", lambda tree, workload: (NoiseFloor(sd_log=0.01, n=4), ()))
+        metrics = world.baseline(ground.workspace.base).metrics
+    assert bounded.limits(metrics) == {"peak_memory_bytes": 1.5 * metrics["peak_memory_bytes"]}
 
 
 def test_what_was_measured_is_left_to_later_runs_and_not_to_this_one(private_home: Path) -> None:

@@ -16,7 +16,7 @@ from feedback.verdict import Verdict
 from infra_agent.closing import reserve
 from infra_agent.ledger import Ledger, Row
 from infra_agent.loop import run
-from infra_agent.measurements import Openings, Subject
+from infra_agent.measurements import Openings, Subject, Traffic
 from infra_agent.measurements.recorded import START, RecordedMeasurements, StateFacts, Table, TableMove
 from infra_agent.measurements.replay import table_of
 from infra_agent.progress import Lines
@@ -307,6 +307,39 @@ def test_a_run_that_could_judge_nothing_says_so_and_is_no_clean_ending(quick_pat
         end = run(goal(), ledger, Broken(table), Silent(), START)
     assert end.status is EndStatus.FAILED
     assert "no candidate could be judged" in end.reason
+
+
+class Unsure(RecordedMeasurements):
+    """A world whose accuracy layer breaks when it is asked about the final state, or whose end is slow to answer."""
+
+    def __init__(self, table: Table, latency: float | None = None) -> None:
+        super().__init__(table)
+        self.latency = latency
+
+    def ask(self, layer: str, subject: Subject) -> Verdict:
+        if layer == "accuracy" and subject.hypothesis == "final" and self.latency is None:
+            raise OSError("no such device")
+        return super().ask(layer, subject)
+
+    def compare(self, base: str, candidate: str, traffic: Traffic, label: str, n: int = 1) -> Verdict:
+        verdict = super().compare(base, candidate, traffic, label, n)
+        more = {} if self.latency is None else {"p95_ttft_ms": self.latency}
+        return verdict.model_copy(update={"metrics": verdict.metrics | more})
+
+
+def test_an_accuracy_that_was_not_confirmed_at_the_end_is_said(quick_path: Path) -> None:
+    with Ledger.open(quick_path / "ledger") as ledger:
+        end = run(goal(), ledger, Unsure(typical()), Silent(), START)
+    assert end.status is EndStatus.IMPROVED
+    assert "accuracy of all kept moves together is not confirmed" in end.reason
+    assert "no such device" in end.reason
+
+
+def test_a_constraint_that_the_rebuilt_best_state_breaks_is_no_success(quick_path: Path) -> None:
+    with Ledger.open(quick_path / "ledger") as ledger:
+        end = run(goal(constraints={"p95_ttft_ms": 1000}), ledger, Unsure(typical(), 1100.0), Silent(), START)
+    assert end.status is EndStatus.FAILED
+    assert "p95_ttft_ms is 1100, at most 1000" in end.reason
 
 
 # -- any world ---------------------------------------------------------------------------------------------------------

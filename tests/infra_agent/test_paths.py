@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedback.globs import matches, matches_any
 from infra_agent import paths
-from infra_agent.globs import matches, matches_any
 
 names = st.text(st.characters(codec="ascii", exclude_characters="/*?\0"), min_size=1, max_size=6)
 files = st.lists(names, min_size=1, max_size=4).map("/".join)
@@ -44,6 +44,7 @@ def test_a_path_fits_itself_and_the_two_wide_patterns(path: str) -> None:
 @given(files, names)
 def test_one_star_stays_in_its_folder(path: str, folder: str) -> None:
     assert matches(f"{folder}/{path}", f"{folder}/*") == ("/" not in path)
+    assert matches(f"{folder}/{path}", folder)
     assert matches(f"{folder}/{path}", f"{folder}/**")
     assert not matches(path, f"{path}?")
 

@@ -75,7 +75,7 @@ def test_a_good_file_keeps_every_field(tmp_path: Path) -> None:
     chat, [request] = read_workload(path)
     assert chat
     assert (request.prompt_token_ids, request.seed, request.arrival_s) == ((1, 2), 4, 0.5)
-    assert request.sampling == {"max_tokens": 3, "stop": ("x",), "top_k": 2}
+    assert request.sampling == {"max_tokens": 3, "stop": ["x"], "top_k": 2}
 
 
 def test_the_text_for_likelihoods_is_plain_prose() -> None:

@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from string import Template
 
 import libcst as cst
 
 from feedback.target import OperatorInfo, Tensor
 from skeletons.codemods.classes import ClassView
-from skeletons.codemods.implementations import Unfit, callable_of, free_name, selected_text, signature
+from skeletons.codemods.implementations import Unfit, callable_of, filled, free_name, selected_text, signature
 from skeletons.codemods.source import Unparsable, parameters, walk
 from skeletons.view import Change, Decline, Site, TargetView
 
@@ -76,14 +75,11 @@ def rewrite(view: TargetView, sites: Sequence[Site]) -> Change:
             continue
         plan = _plan(view, operator)
         shared = plan.folder.parent / f"{SHARED}.py"
-        files[str(shared)] = Template(_text("shared.txt")).substitute(SOURCE=_text("kernels.c"))
+        source = (FOLDER / "kernels.c").read_text(encoding="utf-8")
+        files[str(shared)] = filled(FOLDER / "shared.txt", {"SOURCE": source}, "row-kernels")
         files[str(plan.folder / f"{plan.name}.py")] = _generate(plan)
         launch[f"operators.{operator.name}"] = plan.name
     return Change(files=files, launch=launch)
-
-
-def _text(name: str) -> str:
-    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def _plan(view: TargetView, operator: OperatorInfo) -> Plan:
@@ -174,4 +170,4 @@ def _generate(plan: Plan) -> str:
         "ARGUMENTS": ", ".join(plan.arguments),
         "SIGNATURE": signature(plan.method, plan.arguments, result),
     }
-    return Template(_text(f"{plan.operator.role}.txt")).substitute(holes)
+    return filled(FOLDER / f"{plan.operator.role}.txt", holes)
