@@ -42,7 +42,7 @@ def evolution(steps: Sequence[Step], references: Sequence[tuple[str, float]], me
     """Best state against the start, candidate by candidate; rejected ones as hollow marks; references as dashed
     lines.
     """
-    width, height, left, right, top, bottom = 860.0, 380.0, 56.0, 150.0, 24.0, 90.0
+    width, height, left, right, top, bottom = 860.0, 400.0, 56.0, 150.0, 24.0, 110.0
     canvas = Canvas(width, height, f"{metric} against the start, candidate by candidate")
     ratios = [s.high or s.ratio or 1.0 for s in steps] + [value for _, value in references]
     y = spanning([1.0, *ratios], height - bottom, top, floor=min([1.0, *(s.ratio or 1.0 for s in steps)]))

@@ -56,8 +56,9 @@ class Canvas:
         slant: float = 0.0,
     ) -> None:
         """One line of text; `anchor` is start, middle or end, `slant` in degrees."""
-        turned = f"rotate({slant:.0f} {x:.1f} {y:.1f})" if slant else "none"
-        self.add("text", escape(words), x=x, y=y, font_size=size, text_anchor=anchor, fill=colour, transform=turned)
+        # SVG's transform attribute knows no "none": an upright text has no such attribute.
+        turned = {"transform": f"rotate({slant:.0f} {x:.1f} {y:.1f})"} if slant else {}
+        self.add("text", escape(words), x=x, y=y, font_size=size, text_anchor=anchor, fill=colour, **turned)
 
     def render(self, standalone: bool = False) -> str:
         """The picture; `standalone` for a file of its own, on a white ground."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from target_engine.errors import EngineError
 
-
 SEEDS = 2**128
 """Seeds are the keys of a counter-based generator: 0 <= seed < SEEDS."""
 

@@ -114,3 +114,15 @@ class PoolAgainstModel(RuleBasedStateMachine):
 
 TestPool = PoolAgainstModel.TestCase
 TestPool.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_holders_that_have_gone_leave_nothing_behind() -> None:
+    pool = BlockPool(2, 4)
+    for number in range(100):
+        holder = Holder("request", str(number))
+        (block,) = pool.allocate(1, holder)
+        pool.share(block, TRANSFER)
+        pool.release(block, holder)
+        pool.release(block, TRANSFER)
+    assert not pool._sole
+    pool.check()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
 
 from target_engine.checkpoint import Checkpoint
 from target_engine.errors import EngineError
@@ -123,6 +124,8 @@ def test_the_chat_template_is_the_one_of_transformers(tiny_model: Path, tokenize
         "{{ raise_exception('roles must alternate') }}",
         "{% for %}",
         "{{ undefined_name.field }}",
+        "{{ 1 / 0 }}",
+        "{{ messages + 1 }}",
     ],
 )
 def test_a_bad_template_is_one_line_and_cannot_reach_out(template: str) -> None:
@@ -167,3 +170,28 @@ def test_a_folder_without_tokenizer_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(EngineError, match="not a tokenizer"):
         Tokenizer.load(tmp_path)
+
+
+def test_llama_3_takes_known_words_whole_and_begins_with_bos() -> None:
+    """No merges lead to "Ġcat", and the file does not say whether to add BOS: llama.cpp's defaults for this name."""
+    spelled = tiny_tokenizer()["model"]
+    tokens = [*sorted(spelled["vocab"], key=spelled["vocab"].__getitem__), "Ġcat", "<tool>"]
+    fields = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "llama-bpe",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in spelled["merges"]],
+        "tokenizer.ggml.token_type": [3, 3, 3] + [1] * (len(tokens) - 4) + [4],
+        "tokenizer.ggml.bos_token_id": 1,
+    }
+
+    def build() -> Tokenizer:
+        values = tokenizer_from_metadata(lambda name, default=None: fields.get(name, default), "m.gguf")
+        return Tokenizer(Backend.from_str(json.dumps(values)), None, {}, ())
+
+    assert build().encode(" cat<tool>") == [1, tokens.index("Ġcat"), tokens.index("<tool>")]
+    assert build().decode([1, tokens.index("Ġcat"), tokens.index("<tool>")]) == " cat<tool>", (
+        "text, not a control token"
+    )
+    fields["tokenizer.ggml.pre"] = "gpt-2"
+    assert len(build().encode(" cat")) > 1, "other tokenizers go by their merges"

@@ -10,13 +10,15 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from target_engine.checkpoint import Checkpoint, locate
 from target_engine.errors import EngineError
+from target_engine.gguf_import import convert
 from target_engine.models.config import ModelConfig, scale_frequency
+from target_engine.tokenizer import Tokenizer
 from target_engine.weights import Weights, expected_shapes
 from tests.tiny_model import make_tiny_gguf, make_tiny_llama, tiny_dims, tiny_weights
 
@@ -112,6 +114,45 @@ def test_unusable_files_are_one_line_each(tmp_path: Path) -> None:
         locate("smollm2-135m")
     with pytest.raises(EngineError, match="no such file"):
         locate("/no/such/model")
+
+
+SMALL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("name", SMALL_FILES)
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "\xff"])
+def test_a_damaged_small_file_is_one_line(tmp_path: Path, name: str, content: str) -> None:
+    folder = make_tiny_llama(tmp_path / "m")
+    if "index" in name:
+        (folder / "model.safetensors").unlink()
+    (folder / name).write_text(content, encoding="latin-1")
+
+    def load() -> None:
+        read_all(folder)
+        Tokenizer.load(folder)
+
+    if (name, content) == ("tokenizer_config.json", "{}"):
+        load()
+        return
+    with pytest.raises(EngineError) as caught:
+        load()
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=40)
+@given(where=st.integers(0, 13_000), byte=st.integers(0, 255))
+def test_damaged_metadata_is_one_line_or_harmless(
+    where: int, byte: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    content = bytearray(make_tiny_gguf(folder / "m.gguf").read_bytes())
+    content[where] = byte
+    (folder / "m.gguf").write_bytes(content)
+    try:
+        convert(folder / "m.gguf", folder / "converted")
+    except EngineError as error:
+        assert "\n" not in str(error)
 
 
 def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:

@@ -50,6 +50,11 @@ def test_the_workloads_are_what_they_say() -> None:
         (['{"workload": "w", "version": 1}', '{"id": "a", "prompt": "x", "max_tokens": 0}'], r":2: .*max_tokens"),
         (['{"workload": "w", "version": 1}', "", '{"id": "a", "prompt": "x", "speed": 9}'], r":3: .*speed"),
         (['{"workload": "w", "version": 1}', '{"prompt": "x"}'], r":2: .*id"),
+        (
+            ['{"workload": "w", "version": 1}', '{"id": "a", "prompt": "x", "stop": "END"}'],
+            r":2: .*list of strings.*END",
+        ),
+        (['{"workload": "w", "version": 1}', '{"id": "a", "prompt": "x", "seed": -1}'], r":2: .*seed"),
     ],
 )
 def test_a_bad_file_names_the_line(tmp_path: Path, lines: list[str], words: str) -> None:
