@@ -39,6 +39,7 @@ def run(context: Context) -> Result:
         picture=evolution_of(told),
         notes=(*notes(told), f"run {place.id}; its report is {page}"),
         claims={
+            "the run ended improved, with its constraints held": told["status"] == "improved",
             "output throughput at least 3x the start (lower bound)": ratio["low"] >= 3.0,
             "held-out workload at least 2.5x (lower bound)": any(r["low"] >= 2.5 for r in held_out),
         },

@@ -33,7 +33,7 @@ def run(context: Context) -> Result:
     wanted = [name for name in context.option("only", "").split(",") if name]
     outcomes = []
     for number, trial in enumerate(TRIALS):
-        if wanted and trial.skeleton not in wanted:
+        if trial.skeleton not in (wanted or library.skeletons):
             continue
         outcome = attempt(library, trial, context.out / "trials" / f"{number:02d}-{trial.skeleton}-{trial.kind}")
         context.say(f"{trial.skeleton} on {trial.title}: {outcome.outcome}{_more(outcome)}")

@@ -1,11 +1,11 @@
 """Runs in a process of its own: a module before and after a transformation, through one check, compared.
 
-    program.py source NAME          prints the source of an installed module
+    program.py source NAME          prints the source of an installed module (relative imports made absolute)
     program.py compare REQUEST      reads a JSON request and prints a JSON answer
 
 A request: `check` (a file) and `function` in it, `seeds`, and `before` and `after`, each `{"name"}` for an installed
-module or `{"name", "file", "package"}` for a file to be imported under that name (`package`: the folder of the package
-it stands in, if any). `changed`: numbers of the lines that the transformation wrote.
+module, `{"name", "file"}` for a file to be imported under that name, or with `root` for one below a folder of modules.
+`changed`: numbers of the lines that the transformation wrote.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -22,16 +23,12 @@ from typing import Any
 
 def load(told: dict[str, str], transformed: bool) -> types.ModuleType:
     """Import a module; `TRANSFORMED` in it says which of the two it is."""
-    if "file" not in told:
+    if "root" in told:
+        sys.path.insert(0, told["root"])
+        module = importlib.import_module(told["name"])
+    elif "file" not in told:
         module = importlib.import_module(told["name"])
     else:
-        if told.get("package"):
-            parent = told["name"].rpartition(".")[0]
-            spec = importlib.util.spec_from_loader(parent, loader=None, is_package=True)
-            assert spec is not None
-            package = importlib.util.module_from_spec(spec)
-            package.__path__ = [told["package"]]
-            sys.modules[parent] = package
         spec = importlib.util.spec_from_file_location(told["name"], told["file"])
         assert spec is not None
         assert spec.loader is not None
@@ -40,6 +37,18 @@ def load(told: dict[str, str], transformed: bool) -> types.ModuleType:
         spec.loader.exec_module(module)
     module.TRANSFORMED = transformed  # type: ignore[attr-defined]
     return module
+
+
+def source(name: str) -> str:
+    """The source of an installed module, its relative imports made absolute: so it can stand in another package."""
+    module = importlib.import_module(name)
+    parts = (module.__package__ or "").split(".")
+
+    def absolute(found: re.Match[str]) -> str:
+        above = parts[: len(parts) - len(found["dots"]) + 1]
+        return f"from {'.'.join([*above, *filter(None, [found['rest']])])} import"
+
+    return re.sub(r"^from (?P<dots>\.+)(?P<rest>[\w.]*) import", absolute, inspect.getsource(module), flags=re.M)
 
 
 def functions(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -112,7 +121,7 @@ def main() -> None:
     """Do what the arguments say."""
     what, argument = sys.argv[1:3]
     if what == "source":
-        sys.stdout.write(inspect.getsource(importlib.import_module(argument)))
+        sys.stdout.write(source(argument))
         return
     import torch
 

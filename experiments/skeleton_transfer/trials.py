@@ -7,13 +7,17 @@ rounding in another order may cost, and nothing where tokens come out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from feedback.target import Case, OperatorInfo, Tensor, Tolerance
 
 HERE = Path(__file__).parent
 MODULES, CHECKS = HERE / "modules", HERE / "checks"
+
+Shape = tuple[Any, ...]
 
 #: Ten to a hundred roundings of float32, relative to the largest value.
 ROUNDING = 2e-5
@@ -41,45 +45,56 @@ class Trial:
     @property
     def path(self) -> str:
         """The path under which the transformation sees the module's text."""
-        return "unit/plain.py" if self.kind != "library" or self.tail else f"{self.source.rpartition('.')[2]}.py"
+        if self.operators:
+            return f"unit/{OPERATOR}/plain.py"
+        return f"{self.source.rpartition('.')[2]}.py" if self.kind == "library" else "unit/plain.py"
+
+    def files(self, text: str) -> dict[str, str]:
+        """All that the transformation sees: the module, and the packages that it stands in."""
+        folders = [str(folder) for folder in PurePosixPath(self.path).parents if folder.name]
+        return {**{f"{folder}/__init__.py": "" for folder in folders}, self.path: text}
 
 
-def paged(tensors: tuple[tuple[str, tuple[str, ...], str], ...], dims: tuple[dict[str, int], ...], written: str = ""):
-    """The declaration of an operator that reads paged keys and values; `written` names a cache that it writes to."""
-    listed = [
-        Tensor(name=name, shape=shape, dtype=dtype, kind="inout" if name == written else "runtime")
-        for name, shape, dtype in tensors
-    ]
-    query = next(tensor for tensor in listed if len(tensor.shape) == 3)
+#: What the one operator of a trial is called, where the skeleton transforms operators.
+OPERATOR = "look_up"
+
+
+def operator(role: str, outputs: Sequence[Shape], inputs: Sequence[Shape], dims: Sequence[Mapping[str, int]] = ()):
+    """The declaration of an operator. A shape is (name, axes, type), then its kind if not `runtime`."""
+    listed = [(*shape, "runtime")[:4] for shape in inputs] + [(*shape, "output") for shape in outputs]
     return OperatorInfo(
-        name="look_up",
-        role="paged_decode_attention",
+        name=OPERATOR,
+        role=role,
         doc="",
-        tensors=(*listed, Tensor(name="result", shape=query.shape, dtype="compute", kind="output")),
-        cases=tuple(Case(name=str(number), dims=case) for number, case in enumerate(dims)),
+        tensors=tuple(Tensor(name=n, shape=axes, dtype=dtype, kind=kind) for n, axes, dtype, kind in listed),  # type: ignore[arg-type]
+        cases=tuple(Case(name=str(number), dims=dict(case)) for number, case in enumerate(dims or ({"n": 1},))),
         tolerance={"float32": Tolerance(atol=1e-5, rtol=1e-5, reason="rounding in another order")},
         implementations=("plain",),
         selected="plain",
-        files={"plain": "unit/plain.py"},
+        files={"plain": f"unit/{OPERATOR}/plain.py"},
     )
 
 
-PAGES = (
-    ("written", ("n",), "int32"),
-    ("pages", ("n", "m"), "int32"),
-    ("question", ("n", "readers", "width"), "compute"),
+CACHES = (
     ("page_keys", ("all", "lines", "banks", "width"), "compute"),
     ("page_values", ("all", "lines", "banks", "width"), "compute"),
 )
-PAGE_DIMS = ({"readers": 6, "banks": 2, "lines": 8}, {"readers": 9, "banks": 3, "lines": 16})
-BLOCKS = (
-    ("query", ("b", "h", "d"), "compute"),
-    ("key_cache", ("x", "s", "g", "d"), "compute"),
-    ("value_cache", ("x", "s", "g", "d"), "compute"),
-    ("block_tables", ("b", "t"), "int32"),
-    ("lengths", ("b",), "int32"),
+QUESTION, ANSWER = (
+    ("question", ("n", "readers", "width"), "compute"),
+    ("answer", ("n", "readers", "width"), "compute"),
 )
-BLOCK_DIMS = ({"h": 9, "g": 3, "s": 16}, {"h": 4, "g": 4, "s": 15})
+NEW, ANSWERS = (
+    ("question", ("new", "readers", "width"), "compute"),
+    ("answer", ("new", "readers", "width"), "compute"),
+)
+WRITTEN, TABLES, BEGINS = ("written", ("n",), "int32"), ("pages", ("n", "m"), "int32"), ("begins", ("n+1",), "int32")
+SIZES = ({"readers": 6, "banks": 2, "lines": 8}, {"readers": 9, "banks": 3, "lines": 16})
+#: Keys that lie by columns, values that lie by lines.
+CROSSED = ("page_keys", ("all", "banks", "width", "lines"), "compute"), CACHES[1]
+
+DECODE, PREFILL, ROWS = "native_paged_decode_attention", "native_paged_prefill_attention", "native_row_kernels"
+DECODE_ROLE, PREFILL_ROLE = "paged_decode_attention", "paged_prefill_attention"
+EAGER = "transformers.integrations.eager_paged"
 
 
 def _three(
@@ -92,7 +107,17 @@ def _three(
     )
 
 
-_NATIVE = "native_paged_decode_attention"
+def _native(skeleton: str, library: str, operators: Sequence[OperatorInfo], reason: str) -> tuple[Trial, ...]:
+    """The three of a skeleton that makes a native form of an operator: of the variant, out of transformers behind a
+    class of ours, and of the counterexample.
+    """
+    variant, from_library, counter = ((each,) for each in operators)
+    return (
+        Trial(skeleton, "variant", f"{skeleton}_variant.py", operators=variant),
+        Trial(skeleton, "library", library, tail=f"{skeleton}_library.txt", operators=from_library),
+        Trial(skeleton, "counterexample", f"{skeleton}_counterexample.py", reason=reason, operators=counter),
+    )
+
 
 TRIALS: tuple[Trial, ...] = (
     *_three(
@@ -107,19 +132,51 @@ TRIALS: tuple[Trial, ...] = (
     *_three(
         "preallocate_instead_of_concatenate", "transformers.generation.utils", "recent is bound more than once", 0.0
     ),
-    Trial(_NATIVE, "variant", f"{_NATIVE}_variant.py", operators=(paged(PAGES, PAGE_DIMS),)),
-    Trial(
-        _NATIVE,
-        "library",
-        "transformers.integrations.eager_paged",
-        tail=f"{_NATIVE}_library.txt",
-        operators=(paged(BLOCKS, BLOCK_DIMS),),
+    *_native(
+        DECODE,
+        EAGER,
+        (
+            operator(DECODE_ROLE, [ANSWER], [WRITTEN, TABLES, QUESTION, *CACHES], SIZES),
+            operator(DECODE_ROLE, [ANSWER], [QUESTION, *CACHES, TABLES, WRITTEN], SIZES),
+            operator(DECODE_ROLE, [ANSWER], [WRITTEN, TABLES, QUESTION, (*CACHES[0], "inout"), CACHES[1]], SIZES),
+        ),
+        "writes into its arguments",
     ),
-    Trial(
-        _NATIVE,
-        "counterexample",
-        f"{_NATIVE}_counterexample.py",
-        reason="writes into its arguments",
-        operators=(paged(PAGES, PAGE_DIMS, written="page_keys"),),
+    *_native(
+        PREFILL,
+        EAGER,
+        (
+            operator(PREFILL_ROLE, [ANSWERS], [*CACHES, BEGINS, WRITTEN, TABLES, NEW], SIZES),
+            operator(PREFILL_ROLE, [ANSWERS], [NEW, *CACHES, TABLES, BEGINS, WRITTEN], SIZES),
+            operator(PREFILL_ROLE, [ANSWERS], [*CROSSED, BEGINS, WRITTEN, TABLES, NEW], SIZES),
+        ),
+        "keys and values have different layouts",
+    ),
+    *_native(
+        ROWS,
+        "transformers.models.stablelm.modeling_stablelm",
+        (
+            operator(
+                "rms_norm",
+                [("levelled", ("n", "k"), "compute")],
+                [("frames", ("n", "k"), "compute"), ("loudness", ("k",), "compute", "constant")],
+            ),
+            operator(
+                "rotary_embedding",
+                [("turned_queries", ("n", "h", "d"), "compute"), ("turned_keys", ("n", "g", "d"), "compute")],
+                [
+                    ("queries", ("n", "h", "d"), "compute"),
+                    ("keys", ("n", "g", "d"), "compute"),
+                    ("cosines", ("n", "d"), "compute"),
+                    ("sines", ("n", "d"), "compute"),
+                ],
+            ),
+            operator(
+                "rms_norm",
+                [("levelled", ("n", "k"), "compute")],
+                [("frames", ("n", "k"), "compute"), ("gain", ("k",), "compute", "constant")],
+            ),
+        ),
+        "adds something to its weight",
     ),
 )

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def source_of(trial: Trial) -> str:
 def attempt(library: Library, trial: Trial, folder: Path) -> Outcome:
     """One trial, in a folder of its own."""
     text = source_of(trial)
-    found = transfer(library, trial.skeleton, {trial.path: text}, trial.operators)
+    found = transfer(library, trial.skeleton, trial.files(text), trial.operators)
     reasons = "; ".join(decline.reason for decline in found.declined)
     if trial.kind == "counterexample":
         declined = not found.sites and trial.reason in reasons
@@ -78,7 +79,7 @@ def left_over(library: Library, trial: Trial, found: Transfer) -> tuple[Site, ..
     operators = []
     for operator in trial.operators:
         chosen = found.launch.get(f"operators.{operator.name}", operator.selected)
-        files = {**operator.files, chosen: f"unit/{chosen}.py"}
+        files = {**operator.files, chosen: trial.path.replace("plain", chosen)}
         known = tuple(dict.fromkeys((*operator.implementations, chosen)))
         operators.append(operator.model_copy(update={"selected": chosen, "implementations": known, "files": files}))
     return transfer(library, trial.skeleton, found.files, operators).sites
@@ -99,40 +100,44 @@ def judged(trial: Trial, sites: int, answer: dict) -> Outcome:
 
 def _request(trial: Trial, text: str, found: Transfer, folder: Path) -> Path:
     """Write both modules and the request that names them."""
-    kind = "library" if trial.kind == "library" else "variant"
-    if trial.kind == "library" and not trial.tail:
+    installed = trial.kind == "library" and not trial.tail
+    if installed:
         file = folder / trial.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(found.files[trial.path], encoding="utf-8")
-        before, changed = {"name": trial.source}, changed_lines(text, found.files[trial.path])
+        path, old, before = trial.path, text, {"name": trial.source}
         after = {"name": f"{trial.source}_transformed", "file": str(file)}
     else:
-        before = _placed(folder / "before", "plain", {trial.path: text})
         chosen = next(iter(found.launch.values()), "plain")
-        after = _placed(folder / "after", chosen, found.files)
-        old = text if chosen == "plain" else ""
-        changed = changed_lines(old, found.files[f"unit/{chosen}.py"])
+        path, old = trial.path.replace("plain", chosen), text if chosen == "plain" else ""
+        before = _placed(folder, "before", trial.path, trial.files(text))
+        after = _placed(folder, "after", path, found.files)
     request = folder / "request.json"
     told = {
         "check": str(CHECKS / f"{trial.skeleton}.py"),
-        "function": kind,
+        "function": trial.kind,
         "seeds": list(SEEDS),
         "before": before,
         "after": after,
-        "changed": changed,
+        "changed": changed_lines(old, found.files[path]),
     }
     request.write_text(json.dumps(told), encoding="utf-8")
     return request
 
 
-def _placed(folder: Path, module: str, files: object) -> dict[str, str]:
-    """The files in a package of their own; how to import one of them."""
-    for path, text in dict(files).items():  # type: ignore[call-overload]
-        file = folder / path
+def _placed(folder: Path, when: str, wanted: str, files: Mapping[str, str]) -> dict[str, str]:
+    """The files in a package that is called after `when`; how to import the wanted one of them."""
+    for path, text in files.items():
+        file = folder / _renamed(path, when)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    package = folder / "unit"
-    return {"name": f"{folder.name}_unit.{module}", "file": str(package / f"{module}.py"), "package": str(package)}
+    path = _renamed(wanted, when)
+    name = path.removesuffix(".py").replace("/", ".")
+    return {"name": name, "file": str(folder / path), "root": str(folder)}
+
+
+def _renamed(path: str, when: str) -> str:
+    return f"{when}_{path}"
 
 
 def changed_lines(old: str, new: str) -> list[int]:

@@ -98,8 +98,10 @@ class ArmRun:
 
     @property
     def off_turn_share(self) -> float:
-        """CPU time used while it should have rested, per CPU time used in its turn."""
-        return self.off_turn_cpu_seconds / self.own_cpu_seconds if self.own_cpu_seconds > 0 else 0.0
+        """CPU time used out of turn per CPU time used in turn; infinite when all of it was out of turn."""
+        if self.own_cpu_seconds > 0:
+            return self.off_turn_cpu_seconds / self.own_cpu_seconds
+        return math.inf if self.off_turn_cpu_seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,15 @@ def callable_of(path: str, text: str, count: int) -> tuple[ClassView, str, list[
 
 
 def signature(method: str, arguments: tuple[str, ...], result: str = "Tensor") -> str:
-    """The method's first line inside a class, on three lines where it is too long for one."""
-    listed = ", ".join(["self", *(f"{name}: Tensor" for name in arguments)])
-    line = f"    def {method}({listed}) -> {result}:"
-    return line if len(line) <= 120 else f"    def {method}(\n        {listed}\n    ) -> {result}:"
+    """The method's first line inside a class, broken as a formatter does where it is too long."""
+    listed = ["self", *(f"{name}: Tensor" for name in arguments)]
+    line = f"    def {method}({', '.join(listed)}) -> {result}:"
+    if len(line) <= 120:
+        return line
+    inner = "        " + ", ".join(listed)
+    if len(inner) > 120:
+        inner = "\n".join(f"        {each}," for each in listed)
+    return f"    def {method}(\n{inner}\n    ) -> {result}:"
 
 
 def free_name(operator: OperatorInfo, wanted: str) -> str:

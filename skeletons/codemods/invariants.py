@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import libcst as cst
 
@@ -91,6 +92,13 @@ def leaves(statement: cst.CSTNode) -> bool:
     return any(isinstance(n, (cst.Continue, cst.Break, cst.Return, cst.Raise)) for n in walk(statement))
 
 
+@lru_cache(maxsize=64)
+def _declared_elsewhere(module: cst.Module) -> frozenset[str]:
+    """Names that some function of the file declares global or nonlocal."""
+    declared = (n for n in walk(module) if isinstance(n, (cst.Global, cst.Nonlocal)))
+    return frozenset(item.name.value for statement in declared for item in statement.names)
+
+
 def _fixed_in(
     unit: Unit, function: cst.FunctionDef, loop: cst.For, view: ClassView | None, moved: dict[str, cst.For]
 ) -> Fixed:
@@ -111,6 +119,8 @@ def _fixed_in(
         assert isinstance(node, cst.Name)
         if node.value in bound:
             return f"{node.value} changes with the loop"
+        if node.value in _declared_elsewhere(unit.source.module):
+            return f"{node.value} is global or nonlocal in some function: a call may bind it"
         return f"in the loop {written[node.value]}" if node.value in written else None
 
     return fixed

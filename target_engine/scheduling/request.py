@@ -60,10 +60,11 @@ class SamplingParams:
     @classmethod
     def of(cls, values: Mapping[str, Any], seed: int = 0) -> SamplingParams:
         """From a request's plain values, where `stop` is a list of strings or absent."""
-        stop = values.get("stop") or ()
+        given: dict[str, Any] = dict(values)
+        stop = given.pop("stop", None) or ()
         if isinstance(stop, str):
             raise EngineError(f"stop must be a list of strings, not the string {stop!r}")
-        return cls(**{**values, "stop": tuple(stop), "seed": seed})
+        return cls(**given, stop=tuple(stop), seed=seed)
 
 
 class Request:

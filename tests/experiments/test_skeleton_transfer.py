@@ -31,7 +31,7 @@ def answer(**changes: object) -> dict:
 
 def test_every_code_skeleton_has_a_variant_a_library_module_and_a_counterexample(library: Library) -> None:
     wanted = {(name, kind) for name in experiment.code_skeletons(library) for kind in experiment.KINDS}
-    assert {(t.skeleton, t.kind) for t in TRIALS} == wanted
+    assert wanted <= {(t.skeleton, t.kind) for t in TRIALS}
     for each in TRIALS:
         assert (each.reason != "") == (each.kind == "counterexample")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -105,6 +106,13 @@ class TestTiming:
         run = pair(clock, SyntheticEngine(clock), Eager(clock, step_seconds=1e-6, prompt_seconds=1e-6))
         assert sum(unit.seconds for unit in run.timing.candidate) > 5.0
         assert ratio(run) < 1.0
+
+    def test_work_in_the_others_turns_alone_is_not_taken_for_rest(self) -> None:
+        clock = FakeClock()
+        run = pair(clock, SyntheticEngine(clock), SyntheticEngine(clock)).candidate
+        assert run.off_turn_share == 0.0
+        assert replace(run, off_turn_cpu_seconds=1.0).off_turn_share == math.inf
+        assert replace(run, own_cpu_seconds=4.0, off_turn_cpu_seconds=1.0).off_turn_share == 0.25
 
     def test_disturbed_units_are_marked_and_a_noisy_pass_says_why(self) -> None:
         clock = FakeClock()

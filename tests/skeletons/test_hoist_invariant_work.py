@@ -199,6 +199,8 @@ def test_it_declines_with_the_reason(text, reason):
         loop("x = layer(x, lambda: p.cos())"),
         loop("x = layer(x, helper(p))") + "\ndef helper(p):\n    print(p)\n    return p.cos()\n",  # side effects
         loop("x = layer(x, p.shape, p.view(-1))"),  # costs nothing
+        loop("x = layer(x, torch.arange(COUNT))", "step()")  # a called function binds it
+        + "\ndef step():\n    global COUNT\n    COUNT += 1\n",
         "import torch\nclass A(torch.nn.Module):\n    def __init__(self, n):\n        self.w = torch.nn.Parameter(n)\n"
         "    def forward(self, x):\n        return x * self.w.float()\n",  # loaded after construction
         "import torch\nclass A:\n    def __init__(self, n):\n        self.n = n\n"

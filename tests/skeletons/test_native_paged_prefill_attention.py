@@ -31,7 +31,7 @@ TENSORS = [
 DIMS = [{"H": 6, "G": 2, "S": 8, "D": 4}, {"H": 4, "G": 4, "S": 7, "D": 4}]
 
 HEADS_FIRST = '''
-"""Another engine's form: its own names and order, heads before tokens in the cache, a scale of its own, a flat result."""
+"""Another engine's form: own names and order, heads before tokens in the cache, own scale, a flat result."""
 
 import torch
 
@@ -120,13 +120,13 @@ def inputs(runs, heads, groups, size, block, dtype, seed):
 @given(
     runs=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=3),
     groups=st.integers(1, 2),
-    times=st.integers(1, 4),
-    size=st.sampled_from([4, 16, 24, 80]),
-    block=st.sampled_from([1, 7, 16]),
+    times=st.sampled_from([1, 3]),
+    size=st.sampled_from([4, 24, 80]),
+    block=st.sampled_from([7, 16]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_it_computes_the_same(pair, runs, groups, times, size, block, dtype, seed):
     plain, native = pair
     given = inputs(runs, groups * times, groups, size, block, dtype, seed)

@@ -167,6 +167,7 @@ def loop(*lines: str, head: str = "for i in range(n):") -> str:
         (loop("x = torch.cat((g(i), x))"), "not at the front"),
         (loop("x = torch.cat((x, g(i)))", "x = x * 2"), "bound more than once"),
         (loop("g(x)", "x = torch.cat((x, g(i)))", "x.mul_(2)"), "changed in place by mul_"),
+        (loop("g(x)", "x = torch.cat((x, g(i)))", "y = x", "y.mul_(2)"), "y is changed in place by mul_"),
         (loop("g(x.view(-1))", "x = torch.cat((x, g(i)))"), "has to be contiguous"),
         (loop("g(x)", "x = torch.cat((x, g(i)), dim=n)"), "the size of a piece is not known"),
         (loop("g(x)", "x = torch.cat((x, g(i), g(i)))", head="while n:"), "a while loop has no known number of rounds"),

@@ -18,7 +18,8 @@ def library(module, seed):
 
     config = Gemma2Config(
         vocab_size=120, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=2, head_dim=8, sliding_window=6, max_position_embeddings=64, attn_implementation="eager",
+        num_key_value_heads=2, head_dim=8, sliding_window=6, max_position_embeddings=64,
+        attn_implementation="eager",  # pyrefly: ignore[unexpected-keyword]
     )  # fmt: skip
     torch.manual_seed(seed)
     checkpoint = modeling_gemma2.Gemma2ForCausalLM(config).state_dict()

@@ -19,7 +19,8 @@ def library(module, seed):
 
     config = OPTConfig(
         vocab_size=211, hidden_size=64, num_hidden_layers=2, ffn_dim=128, num_attention_heads=4,
-        word_embed_proj_dim=48, max_position_embeddings=64, attn_implementation="eager",
+        word_embed_proj_dim=48, max_position_embeddings=64,
+        attn_implementation="eager",  # pyrefly: ignore[unexpected-keyword]
     )  # fmt: skip
     torch.manual_seed(seed)
     checkpoint = modeling_opt.OPTForCausalLM(config).state_dict()

@@ -112,7 +112,9 @@ static inline void take(workspace *w, int row, const lanes *scores, int seen) {
         for (int r = 0; r < 4; r++)                                                                           \
             for (int p = 0; p < count; p++) w->sums[row + r][part + p] = sum[r][p];                           \
     }
+#if PARTS >= 4
 MIX(4)
+#endif
 MIX(1)
 
 /* Brings `tokens` of a chunk of keys and values into the workspace; the rest is zero. */
@@ -178,7 +180,9 @@ int paged_prefill_attention(const value *q, const value *keys, const value *valu
                         }
                     }
                     int part = 0;
+#if PARTS >= 4
                     for (; part + 4 <= PARTS; part += 4) mix4(w, row, part);
+#endif
                     for (; part < PARTS; part++) mix1(w, row, part);
                 }
             }

@@ -164,9 +164,10 @@ def _place(unit: Unit, growth: Growth) -> Place:
     loops = [n for n in source.ancestors(growth.line) if isinstance(n, (cst.For, cst.While))]
     if _bound(loops[0], name) > 1:
         raise NotThis(f"{name} is bound more than once in the loop")
+    shared = blocks.aliases(growth.function, name)
     for written, how in blocks.writes(loops[0]):
-        if blocks.root_name(written) == name:
-            raise NotThis(f"{name} {how} in the loop")
+        if blocks.root_name(written) in shared:
+            raise NotThis(f"{source.code(written)} {how} in the loop")
     collecting = None
     for loop in loops:  # the outermost in which nothing else concerns the tensor
         if _bound(loop, name) > 1 or _read(unit, growth, loop):
