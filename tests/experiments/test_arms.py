@@ -12,6 +12,7 @@ from experiments.arms import experiment
 from experiments.arms.finals import Finals, finals
 from experiments.arms.random_search import RandomSearch, drawn, space_of
 from experiments.arms.searching import ARMS, Arm, Searched, _search
+from experiments.worlds import FixedLibrary, goal_of, place_of
 from feedback.probe import Tree
 from feedback.target import Parameter
 from feedback.verdict import Verdict
@@ -138,3 +139,20 @@ def test_a_wide_interval_or_none_makes_no_claim() -> None:
     assert not all(experiment.told(found, unsure).claims.values())
     nothing = Finals(found[1], {}, None, ("invalid",))
     assert not all(experiment.told(found, nothing).claims.values())
+
+
+def test_a_library_of_some_kinds_offers_and_looks_for_nothing_else() -> None:
+    launch, everything = FixedLibrary(frozenset({"launch"})), FixedLibrary(order=3)
+    assert {skeleton.kind for skeleton in launch.skeletons()} == {"launch"}
+    assert launch.looked_for() == ()
+    assert {skeleton.kind for skeleton in everything.skeletons()} == {"launch", "code"}
+    assert everything.looked_for() == FixedLibrary().looked_for() != ()
+    assert list(everything.skeletons().skeletons) != list(FixedLibrary().skeletons().skeletons)
+
+
+def test_a_place_is_the_same_run_when_it_is_made_again(tmp_path: Path) -> None:
+    first = place_of(goal_of("first_run", name="arms"), tmp_path / "run")
+    again = place_of(goal_of("first_run", name="arms"), tmp_path / "run")
+    assert first == again
+    assert Path(first[0].start).parent == first[1].starts
+    assert first[0].digest == goal_of("first_run", name="arms").digest

@@ -44,10 +44,14 @@ def NAME(module, joined, parts):
     """Let checkpoints with the separate tensors of `parts` load into the layer `joined` of `module`."""
 
     def concatenate(_module, state, prefix, *_):
-        for kind in ("weight", "bias"):
-            names = [f"{prefix}{part}.{kind}" for part in parts]
-            if all(name in state for name in names):
-                state[f"{prefix}{joined}.{kind}"] = torch.cat([state.pop(name) for name in names])
+        if not all(f"{prefix}{part}.weight" in state for part in parts):
+            return
+        weights = [state.pop(f"{prefix}{part}.weight") for part in parts]
+        biases = [state.pop(f"{prefix}{part}.bias", None) for part in parts]
+        state[f"{prefix}{joined}.weight"] = torch.cat(weights)
+        if any(bias is not None for bias in biases):
+            filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+            state[f"{prefix}{joined}.bias"] = torch.cat(filled)
 
     module.register_load_state_dict_pre_hook(concatenate)
 '''
