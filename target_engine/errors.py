@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class EngineError(ValueError):
     """Bad input of any kind: a file, a profile, a request. The command line prints it and exits with 2."""
+
+    def __str__(self) -> str:
+        # A damaged file may put a line break into what is quoted from it; an error stays one line.
+        return " ".join(super().__str__().splitlines())

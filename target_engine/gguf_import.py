@@ -133,6 +133,8 @@ def tokenizer_files(reader: Any, path: Path) -> dict[str, Any]:
     for role in ("bos", "eos"):
         number = field(reader, f"tokenizer.ggml.{role}_token_id", path, None)
         if number is not None:
+            if not 0 <= number < len(tokens):
+                raise EngineError(f"{path}: the {role} token {number} is not one of the {len(tokens)} tokens")
             config[f"{role}_token"] = tokens[number]
     template = field(reader, "tokenizer.chat_template", path, None)
     if template:
@@ -171,9 +173,15 @@ def _values(tensor: Any, shape: tuple[int, ...], config: dict[str, Any], path: P
         raise EngineError(
             f"{path}: tensor {tensor.name} has the type {tensor.tensor_type.name}, which is not supported"
         ) from error
+    except ValueError as error:
+        raise EngineError(
+            f"{path}: tensor {tensor.name} does not hold {list(shape)} values: damaged ({error})"
+        ) from error
     kind = tensor.name.split(".")[-2]
     if kind in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if kind == "attn_q" else "num_key_value_heads"]
+        if heads < 1 or shape[0] % (2 * heads):
+            raise EngineError(f"{path}: the {shape[0]} rows of {tensor.name} are not {heads} heads: damaged metadata")
         values = values.reshape(heads, -1, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
     return np.ascontiguousarray(values)
 

@@ -67,6 +67,8 @@ class FakeEngine:
         self.store: dict[tuple[int, int], int] = {}
         self.plan: Plan | None = None
         self.computed: dict[Request, Counter[int]] = {}
+        self.matched: dict[Request, set[int]] = {}  # positions that the prefix cache had, at any admission
+        self.reached: dict[Request, int] = {}
         self.requests: list[Request] = []
 
     def add(self, id: str, prompt: list[int], **sampling: object) -> Request:
@@ -74,6 +76,7 @@ class FakeEngine:
         self.scheduler.add(request)
         self.requests.append(request)
         self.computed[request] = Counter()
+        self.matched[request], self.reached[request] = set(), 0
         return request
 
     def begin(self) -> Plan:
@@ -91,6 +94,9 @@ class FakeEngine:
             request = row.request
             if request.state is not State.RUNNING:
                 continue
+            if row.start != self.reached[request]:  # just admitted, perhaps again: what lies before came from the cache
+                self.matched[request] |= set(range(row.start))
+            self.reached[request] = row.start + row.count
             for position in range(row.start, row.start + row.count):
                 slot = (row.block_ids[position // size], position % size)
                 assert slot not in written, f"two rows write slot {slot}"
@@ -134,7 +140,8 @@ class FakeEngine:
         stop = want[-1] == EOS and not request.sampling.ignore_eos
         assert request.finish_reason is (FinishReason.STOP if stop else FinishReason.LENGTH)
         counts = self.computed[request]
-        assert set(counts) >= set(range(request.first_cached, len(request.tokens) - 1))
+        # A preempted request may find more in the cache than at first: another one computed the same prefix meanwhile.
+        assert set(counts) | self.matched[request] == set(range(len(request.tokens) - 1))
         assert len(request.tokens) - 1 not in counts, "the last sampled token is never computed"
         if not request.preemptions:
             assert counts == Counter(range(request.first_cached, len(request.tokens) - 1))
