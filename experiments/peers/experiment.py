@@ -11,7 +11,6 @@ Options: `rounds` (7), `peers` (comma-separated names), `venvs` (a folder for th
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import subprocess
@@ -29,6 +28,7 @@ from feedback.load.workload import Workload
 from infra_agent import paths
 from infra_agent.experiments import Context, Result
 from infra_agent.report.svg import BLUE, GREEN, GREY, Canvas
+from infra_agent.targetfiles import root_of
 
 PAR = "production"
 COLUMNS = ("engine", "output_tok_s", "production_over_it", "low", "high", "start_s", "configuration")
@@ -96,10 +96,7 @@ def model_files(model: str = "smollm2-135m") -> tuple[str, str]:
 
 def shipped_workload() -> Workload:
     """The main pinned workload."""
-    spec = importlib.util.find_spec("target_engine")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    return Workload.read(Path(next(iter(spec.submodule_search_locations))) / "workloads" / "main.jsonl")
+    return Workload.read(root_of("target_engine.adapter") / "target_engine" / "workloads" / "main.jsonl")
 
 
 def rounds(
