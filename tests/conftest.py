@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Two cores are shared by everything that a test starts: no deadline, since a slow example is not a wrong one.
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The examples are the same in every run, so that a merge is judged by what it changed; `make fuzz` draws fresh ones.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("fuzz", settings.get_profile("default"), derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

@@ -7,6 +7,7 @@ drawn anew for every check along the axes that may vary by themselves, and value
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,5 +79,5 @@ def fresh_cases(cases: Sequence[Case], seed: int, count: int = 3) -> tuple[Case,
 
 def input_seed(seed: int, *parts: str) -> int:
     """A 63-bit seed for one set of inputs, from the question's seed and what the inputs are for."""
-    text = "\0".join((str(seed), *parts))
+    text = json.dumps([seed, *parts])  # quoted, so that no text in one part can pass for the border between two
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,7 +1,7 @@
 """The pure parts of the operator layer: which operators, which cases, what counts as wrong."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from feedback.operators.cases import FRESH, checked_cases, free_axes, fresh_cases, input_seed
@@ -64,11 +64,16 @@ def test_fresh_sizes_are_new_and_leave_the_other_axes_alone(seed):
     assert fresh == fresh_cases(CASES, seed)
 
 
-@given(st.integers(0, 2**31), st.text(max_size=5), st.text(max_size=5))
+PURPOSES = st.lists(st.text('\0",\\ 0a', max_size=3) | st.text(max_size=5), max_size=3)
+
+
+@example(0, ["", "\0"], ["\0", ""])
+@example(0, ["a,b"], ["a", "b"])
+@given(st.integers(0, 2**31), PURPOSES, PURPOSES)
 def test_input_seeds_fit_and_differ_by_purpose(seed, a, b):
-    assert 0 <= input_seed(seed, a) < 2**63
-    assert (input_seed(seed, a, b) == input_seed(seed, b, a)) is (a == b)
-    assert input_seed(seed, a) != input_seed(seed + 1, a)
+    assert 0 <= input_seed(seed, *a) < 2**63
+    assert (input_seed(seed, *a) == input_seed(seed, *b)) is (a == b)
+    assert input_seed(seed, *a) != input_seed(seed + 1, *a)
 
 
 def test_touched_operators_are_the_stated_and_the_changed():
