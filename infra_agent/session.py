@@ -50,7 +50,9 @@ def reopen(run: RunPaths) -> Goal:
 
 @contextmanager
 def stoppable(run: RunPaths) -> Generator[None]:
-    """Within this, Ctrl-C and a polite kill raise `Interrupted`, so that workers are closed and the person is told."""
+    """Within this, Ctrl-C and a polite kill raise `Interrupted`, so that workers are closed and the person is told; a
+    `UserError` says how the run goes on when the fault is mended.
+    """
     import signal
 
     def stop(number: int, frame: object) -> None:
@@ -61,5 +63,7 @@ def stoppable(run: RunPaths) -> Generator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Interrupted(run) from error
+    except UserError as error:
+        raise UserError(f"{error} (when that is mended, `infra-agent resume {run.id}` goes on)") from error
     finally:
         signal.signal(signal.SIGTERM, previous)

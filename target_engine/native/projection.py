@@ -40,7 +40,10 @@ class Projection:
         self.tiled = None
         if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
             self.tiled = torch.ops.mkldnn._reorder_linear_weight(weight, 4 * MANY_ROWS)
-        self._run = load(SOURCE, *element_flags(weight.dtype)).project
+        library = load(SOURCE, *element_flags(weight.dtype))
+        self._widened = bool(library.rows_as_float())
+        self._padding = self._widened and self.inputs % 2
+        self._run = library.project
         self._run.argtypes = [c_long, c_long, c_long, c_void_p, c_long, c_void_p, c_void_p, c_int, c_int]
         self._run.restype = None
 
@@ -52,7 +55,11 @@ class Projection:
         rows = x.shape[0]
         if self.tiled is not None and rows > MANY_ROWS:
             return torch.ops.mkldnn._linear_pointwise(x, self.tiled, None, "none", [], "").to(self.dtype)
-        if x.stride(1) != 1:
+        if self._widened:
+            x = x.float()
+        if self._padding:
+            x = torch.nn.functional.pad(x, (0, 1))
+        elif x.stride(1) != 1:
             x = x.contiguous()
         y = torch.empty(rows, self.outputs, dtype=self.dtype)
         self._run(

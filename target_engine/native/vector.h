@@ -27,7 +27,7 @@ typedef uint16_t element;
 typedef float element;
 #endif
 
-INLINE f32x16 splat(float x) { return (f32x16){0} + x; }
+INLINE f32x16 splat(float x) { return x - (f32x16){0}; } /* not 0 + x, which is an addition: -0 would change */
 
 INLINE float from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 INLINE uint32_t to_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }

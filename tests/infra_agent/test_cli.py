@@ -183,6 +183,17 @@ def test_runs_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "(side by side)" in told(["show", run.id], capsys)
 
 
+def test_the_library_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [line.split()[0] for line in told(["skeletons"], capsys).splitlines()[1:]]
+    listed = json.loads(told(["skeletons", "--json"], capsys))
+    assert names == [one["name"] for one in listed] == sorted(names)
+    one = told(["skeletons", names[0]], capsys)
+    assert one.startswith(names[0])
+    assert listed[0]["symptom"] in one
+    assert all(item["workload"] in one for item in listed[0]["evidence"])
+    assert names[0] in refused(["skeletons", "no_such"], capsys), "the error names the known ones"
+
+
 def test_a_run_that_ended_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = example(tmp_path)
     assert f"the run {run.id} has ended" in told(["resume", "latest"], capsys)

@@ -150,8 +150,11 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_threads(dtype: str) -> Non
         assert torch.equal(project(x[row : row + 1])[0], full[row])
 
 
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 product for this processor"
+)
 def test_where_the_processor_has_matrix_tiles_many_rows_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice alone: oneDNN computes the product on any processor."""
+    """The choice alone: oneDNN computes the product without tiles too."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     torch.manual_seed(0)
     weight, x = torch.randn(70, 96).bfloat16(), torch.randn(MANY_ROWS + 1, 96).bfloat16()
