@@ -70,14 +70,14 @@ static void weigh(state *s, float *scores, int visible, int padded, long size)
     f32x16 tops = splat(s->highest);
     for (int t = 0; t < padded; t += LANES) {
         f32x16 x = load_f32(scores + t);
-        tops = choose(x > tops, x, tops);
+        tops = choose(less(tops, x), x, tops);
     }
     float top = largest(tops);
     float keep = top == s->highest ? 1.0f : expf(s->highest - top);
     f32x16 total = splat(0);
     for (int t = 0; t < padded; t += LANES) {
         f32x16 x = load_f32(scores + t);
-        f32x16 p = choose(x == splat(-INFINITY), splat(0), exponential(x - top));
+        f32x16 p = choose(less(x, splat(-3e38f)), splat(0), exponential(x - top));
         store_f32(scores + t, p);
         total += p;
     }

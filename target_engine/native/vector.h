@@ -56,6 +56,27 @@ INLINE element narrow(float x)
 
 /* Vectors, from and to memory of any alignment. */
 
+/* All ones in the lanes where v is NaN, and where a < b; NaN is less than nothing.
+ *
+ * Without AVX-512 a comparison of sixteen lanes is compiled into sixteen comparisons of one, so there it is arithmetic on the bits. */
+INLINE i32x16 is_nan(f32x16 v)
+{
+#ifdef __AVX512F__
+    return v != v;
+#else
+    return (i32x16)(0x7f800000u - ((u32x16)v & 0x7fffffffu)) >> 31;
+#endif
+}
+
+INLINE i32x16 less(f32x16 a, f32x16 b)
+{
+#ifdef __AVX512F__
+    return a < b;
+#else
+    return (i32x16)(a - b) >> 31 & ~is_nan(a - b);
+#endif
+}
+
 INLINE f32x16 load_f32(const float *p) { f32x16 v; memcpy(&v, p, sizeof v); return v; }
 INLINE void store_f32(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
 
@@ -77,8 +98,8 @@ INLINE void store(element *p, f32x16 v)
 #ifdef ELEMENT_BF16
     u32x16 bits = (u32x16)v;
     u32x16 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    u32x16 is_nan = (u32x16)(v != v);
-    u32x16 result = (rounded & ~is_nan) | ((bits >> 16 | 0x40) & is_nan);
+    u32x16 nan = (u32x16)is_nan(v);
+    u32x16 result = (rounded & ~nan) | ((bits >> 16 | 0x40) & nan);
 #ifdef __AVX512F__
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)result));
 #else
@@ -150,8 +171,8 @@ INLINE f32x16 exponential(f32x16 x)
 {
     const f32x16 shift = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
     x = x * 1.44269504f;
-    x = choose(x > splat(128.0f), splat(128.0f), x);
-    x = choose(x < splat(-126.0f), splat(-126.0f), x);
+    x = choose(less(splat(128.0f), x), splat(128.0f), x);
+    x = choose(less(x, splat(-126.0f)), splat(-126.0f), x);
     f32x16 whole = (x + shift) - shift;
     f32x16 f = x - whole;
     f32x16 p = splat(1.5403530e-4f);
