@@ -36,8 +36,8 @@ FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-fopenmp", "-fno-math-e
 COMPILE_SECONDS = 120.0
 
 
-def unavailable() -> str | None:
-    """Why native implementations cannot run on this machine, or None.
+def unavailable(dtype: str = "float32") -> str | None:
+    """Why native implementations cannot run on this machine, or None. They run in every compute type, or in none.
 
     What an implementation's `unavailable` returns.
     """

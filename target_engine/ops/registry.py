@@ -48,13 +48,13 @@ def build(operator: str, implementation: str, settings: OperatorSettings, **cons
     """An implementation around its constants. Raises `EngineError` when it does not exist or cannot run on this
     machine.
 
-    A module may define `unavailable() -> str | None` to say why this machine cannot run it.
+    A module may define `unavailable(dtype) -> str | None` to say why this machine cannot run it in a compute type.
     """
     problem = problem_with_choice(operator, implementation)
     if problem:
         raise EngineError(f"operators.{operator}: {problem}")
     module = importlib.import_module(f"target_engine.ops.{operator}.{implementation}")
-    reason = module.unavailable() if hasattr(module, "unavailable") else None
+    reason = module.unavailable(settings.dtype) if hasattr(module, "unavailable") else None
     if reason:
         others = ", ".join(name for name in implementations(operator) if name != implementation)
         raise EngineError(

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from target_engine.ops.onednn import unavailable as unavailable
 from target_engine.ops.settings import OperatorSettings
 
 
