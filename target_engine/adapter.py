@@ -1,7 +1,7 @@
 """Shows the engine to a judge that knows nothing of it: plain values and numpy arrays in, plain values and numpy
 arrays out.
 
-`create()` gives an object with the methods of the judge's target protocol (version 1), which this module does not
+`create()` gives an object with the methods of the judge's target protocol (version 2), which this module does not
 import. Half-width floats cross as float32.
 """
 
@@ -14,27 +14,44 @@ from typing import Any
 
 import numpy as np
 
+from target_engine import sharded_operators
 from target_engine.checkpoint import Checkpoint
 from target_engine.errors import EngineError
 from target_engine.launch import LaunchConfig, launch_space, problems
+from target_engine.models.config import ModelConfig
 from target_engine.ops import registry
 from target_engine.ops.specification import Arrays, Case, ModelSizes, OperatorSpec, TensorSpec, settings_of
 from target_engine.session import EngineSession
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 PACKAGE = Path(__file__).parent
 PROFILE = "target_engine/profiles/run.toml"
-PROTECTED_NAMES = {"spec.py", "reference.py"}
+PROTECTED_NAMES = {"spec.py", "reference.py", "shardings.py"}
 PROTECTED_FILES = {
     "adapter.py",
     "session.py",
     "spans.py",
+    "seeded.py",
+    "sharded_operators.py",
+    "execution/reference.py",
     "execution/scoring.py",
+    "execution/taps.py",
     "ops/specification.py",
     "ops/paged.py",
+    "ops/recurrence.py",
+    "parallel/sharding.py",
+    "parallel/cutting.py",
+    "parallel/strategy.py",
+    "parallel/simulate.py",
+    "parallel/threads.py",
+    "parallel/topology.py",
+    "parallel/watch.py",
 }
 PROTECTED_FOLDERS = {"workloads", "profiles"}
 SUFFIXES = {".py", ".c", ".h", ".toml", ".jsonl", ".txt"}
+
+SIMULATED_TIMEOUT = 20
+"""Seconds: ranks that are threads have nobody to wait for but each other."""
 
 WORKLOADS = (
     ("main", False, "16 requests of 40 to 270 prompt tokens, half behind a common prefix, 32 tokens each"),
@@ -87,10 +104,13 @@ class TargetEngine:
         ]
 
     def operators(self, config: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every operator with its cases; those of the model's own sizes carry the tag `microbench`."""
+        """The operators that the configured model runs, with their cases; those of its own sizes carry the tag
+        `microbench`.
+        """
         launch = LaunchConfig.parse(config)
-        sizes = _model_sizes(launch)
-        return [_operator_info(registry.specification(name), launch, sizes) for name in registry.operator_names()]
+        model = Checkpoint.open(launch.model).config
+        sizes = model_sizes(launch, model)
+        return [_operator_info(registry.specification(name), launch, sizes) for name in registry.running(sizes)]
 
     def operator_inputs(self, operator: str, case: dict[str, Any], config: dict[str, Any], seed: int) -> Arrays:
         """Fresh inputs, constants included, exactly representable in the compute type."""
@@ -148,6 +168,43 @@ class TargetEngine:
         """Start the engine."""
         return EngineSession(LaunchConfig.parse(config))
 
+    # What follows is optional in the protocol: operators and models over several ranks.
+
+    def operator_plan(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Every operator in every phase with its cut; see `sharded_operators.plan`."""
+        return sharded_operators.plan(config)
+
+    def operator_shardings(self, operator: str, config: dict[str, Any]) -> dict[str, Any]:
+        """All ways to cut an operator, or why it is never cut."""
+        return sharded_operators.shardings(operator, config)
+
+    def sharded_question(
+        self, operator: str, sharding: str, case: dict[str, Any], config: dict[str, Any], inputs: Arrays, ranks: int,
+        cut: int,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What each rank is given and must give; see `sharded_operators.question`."""
+        dtype = LaunchConfig.parse(config).dtype
+        return sharded_operators.question(operator, sharding, _case(case), dtype, inputs, ranks, cut)
+
+    def sharded_run(
+        self, operator: str, sharding: str, case: dict[str, Any], config: dict[str, Any], pieces: list[Arrays],
+        options: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Run over simulated ranks; see `sharded_operators.run`."""
+        return sharded_operators.run(operator, sharding, _case(case), config, pieces, **options)
+
+    def unavailable_operators(self, config: dict[str, Any], operators: list[str]) -> dict[str, str]:
+        """Why chosen implementations cannot run on this machine, by operator; those that can are left out."""
+        return sharded_operators.unavailable(config, operators)
+
+    def start_simulated(self, config: dict[str, Any]) -> EngineSession:
+        """Start the engine with all its ranks in this process."""
+        from target_engine.parallel.threads import ThreadedRunner
+
+        launch = LaunchConfig.parse(config)
+        launch = launch.model_copy(update={"rank_timeout": min(launch.rank_timeout, SIMULATED_TIMEOUT)})
+        return EngineSession(launch, ThreadedRunner.open if launch.tp * launch.cp > 1 else None)
+
 
 def create() -> TargetEngine:
     """The target."""
@@ -168,9 +225,8 @@ def _case(case: dict[str, Any]) -> Case:
     return Case(case["name"], dict(case["dims"]), case.get("distribution", "normal"), tuple(case.get("tags", ())))
 
 
-def _model_sizes(launch: LaunchConfig) -> ModelSizes:
+def model_sizes(launch: LaunchConfig, model: ModelConfig) -> ModelSizes:
     """Sizes of the configured model."""
-    model = Checkpoint.open(launch.model).config
     return ModelSizes(
         hidden=model.hidden_size,
         intermediate=model.intermediate_size,
@@ -181,6 +237,12 @@ def _model_sizes(launch: LaunchConfig) -> ModelSizes:
         block_size=launch.block_size,
         max_batch=launch.max_batch,
         prefill_chunk=launch.prefill_chunk,
+        linear_heads=model.linear_num_heads,
+        key_dim=model.linear_key_dim,
+        value_dim=model.linear_value_dim,
+        conv_width=model.conv_width,
+        state_slots=launch.state_slots if model.kda_layers else 0,
+        context_ranks=launch.cp,
     )
 
 

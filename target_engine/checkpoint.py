@@ -1,4 +1,6 @@
-"""Finds a model by id or path and gives it as a Hugging Face folder, converting a GGUF file once. Torch-free."""
+"""Finds a model by id or path and gives it as a Hugging Face folder; converts a GGUF file and makes a seeded model
+once. Torch-free.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from pathlib import Path
 from target_engine.cache import cache_dir, sha256_of
 from target_engine.errors import EngineError
 from target_engine.models.config import ModelConfig
+from target_engine.seeded import SEEDED_MODELS, made
 
 CONVERSION = 1
 """Version of the conversion; a change makes old cached folders unused."""
@@ -46,7 +49,12 @@ def hub_path(model: str) -> Path:
 
 
 def locate(model: str) -> Path:
-    """The GGUF file or folder of a model id or path; raises `EngineError` when it is not there."""
+    """The GGUF file or folder of a model id or path; raises `EngineError` when it is not there.
+
+    A seeded model is made on first use.
+    """
+    if model in SEEDED_MODELS:
+        return made(SEEDED_MODELS[model])
     if model in KNOWN_MODELS:
         path = KNOWN_MODELS[model].path
         if not path.is_file():
@@ -60,7 +68,7 @@ def locate(model: str) -> Path:
         raise EngineError(f"model {model[:200]}: {getattr(error, 'strerror', None) or error}") from error
     if model.count("/") == 1 and hub_path(model).is_dir():
         return hub_path(model)
-    known = ", ".join(KNOWN_MODELS)
+    known = ", ".join((*KNOWN_MODELS, *SEEDED_MODELS))
     raise EngineError(f"model {model}: no such file or folder; known ids are {known}; a hub id must be fetched first")
 
 

@@ -1,4 +1,4 @@
-"""The command line: generate, chat, profile, fetch-model. Bad input is one line on standard error and exit code 2."""
+"""The command line: generate, chat, profile, plan, fetch-model. Bad input is a line on standard error, exit code 2."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from target_engine.errors import EngineError
+from target_engine.errors import EngineError, RankFailure
 
 if TYPE_CHECKING:
     from target_engine.engine import Engine
@@ -33,6 +34,12 @@ Temperature = Annotated[float, typer.Option(help="0 is greedy")]
 TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all")]
 TopP = Annotated[float, typer.Option(help="Keep the most likely tokens up to this mass")]
 Seed = Annotated[int, typer.Option(help="Seed of the random draw")]
+Tp = Annotated[int | None, typer.Option(help="Tensor-parallel ranks, in place of the profile's")]
+Cp = Annotated[int | None, typer.Option(help="Context-parallel groups of tp ranks, in place of the profile's")]
+LayerSplit = Annotated[
+    bool | None,
+    typer.Option("--layer-split/--no-layer-split", help="Keep a layer's keys and values on one context-parallel rank"),
+]
 Stop = Annotated[list[str] | None, typer.Option(help="End at this text; may be repeated")]
 
 
@@ -50,26 +57,32 @@ def generate(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     stop: Stop = None,
+    tp: Tp = None,
+    cp: Cp = None,
+    layer_split: LayerSplit = None,
     chat: Annotated[bool, typer.Option(help="Put each prompt through the chat template as a user turn")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt")] = False,
 ) -> None:
-    """Continue prompts. One prompt streams; several are batched and printed in order."""
+    """Continue prompts. One prompt streams; several are batched and printed in order. With tp or cp, several processes
+    compute them together.
+    """
     from target_engine.scheduling.request import SamplingParams
 
     texts = prompts or [sys.stdin.read()]
     sampling = SamplingParams(max_tokens, False, temperature, top_k, top_p, seed, tuple(stop or ()))
-    engine = _start(profile, model, settings)
-    ids = [_encode(engine, text, chat) for text in texts]
-    if len(ids) == 1 and not as_json:
-        for piece in _stream(engine, ids[0], sampling):
-            print(piece, end="", flush=True)
-        print()
-        return
-    for index, result in enumerate(_batch(engine, ids, sampling)):
-        if as_json:
-            print(json.dumps({"prompt": texts[index], **result}, ensure_ascii=False))
-        else:
-            print(f"[{index + 1}] {result['text']}")
+    engine = _start(profile, model, _parallel(settings, tp, cp, layer_split))
+    with closing(engine):
+        ids = [_encode(engine, text, chat) for text in texts]
+        if len(ids) == 1 and not as_json:
+            for piece in _stream(engine, ids[0], sampling):
+                print(piece, end="", flush=True)
+            print()
+            return
+        for index, result in enumerate(_batch(engine, ids, sampling)):
+            if as_json:
+                print(json.dumps({"prompt": texts[index], **result}, ensure_ascii=False))
+            else:
+                print(f"[{index + 1}] {result['text']}")
 
 
 @app.command()
@@ -87,23 +100,23 @@ def chat(
     """Talk to the model; an empty line or end of input ends it."""
     from target_engine.scheduling.request import SamplingParams
 
-    engine = _start(profile, model, settings)
     messages = [{"role": "system", "content": system}] if system else []
     interactive = sys.stdin.isatty()
-    while True:
-        if interactive:
-            print("> ", end="", flush=True)
-        line = sys.stdin.readline().strip()
-        if not line:
-            return
-        messages.append({"role": "user", "content": line})
-        sampling = SamplingParams(max_tokens, False, temperature, top_k, top_p, seed + len(messages))
-        answer = ""
-        for piece in _stream(engine, engine.tokenizer.chat(messages), sampling):
-            answer += piece
-            print(piece, end="", flush=True)
-        print()
-        messages.append({"role": "assistant", "content": answer})
+    with closing(_start(profile, model, settings)) as engine:
+        while True:
+            if interactive:
+                print("> ", end="", flush=True)
+            line = sys.stdin.readline().strip()
+            if not line:
+                return
+            messages.append({"role": "user", "content": line})
+            sampling = SamplingParams(max_tokens, False, temperature, top_k, top_p, seed + len(messages))
+            answer = ""
+            for piece in _stream(engine, engine.tokenizer.chat(messages), sampling):
+                answer += piece
+                print(piece, end="", flush=True)
+            print()
+            messages.append({"role": "assistant", "content": answer})
 
 
 @app.command()
@@ -126,13 +139,42 @@ def profile(
         if path is not None and path.is_dir():
             raise EngineError(f"{path}: is a folder, give a file")
     as_chat, requests = read_workload(workload)
-    engine = _start(profile, model, settings)
-    recorded = run_workload(engine, requests, as_chat)
+    with closing(_start(profile, model, settings)) as engine:
+        recorded = run_workload(engine, requests, as_chat)
     render_profile(recorded)
     if trace is not None:
         _write(trace, json.dumps(chrome_trace(recorded.spans)))
     if spans is not None:
         _write(spans, dump_jsonl(recorded.spans))
+
+
+@app.command()
+def plan(
+    profile: Profile = "production",
+    model: Model = None,
+    settings: Settings = None,
+    tp: Tp = None,
+    cp: Cp = None,
+    layer_split: LayerSplit = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the prefill step, in place of prefill_chunk")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object an operator and cut")] = False,
+) -> None:
+    """Show how every operator is cut over ranks, what combines the pieces, and what they must equal. Runs nothing."""
+    from target_engine.checkpoint import Checkpoint
+    from target_engine.parallel import strategy
+
+    config = launch_config(profile, model, _parallel(settings, tp, cp, layer_split))
+    rows = strategy.plan(config, Checkpoint.open(config.model).config, tokens)
+    if as_json:
+        for row in rows:
+            print(json.dumps(row.as_dict(), ensure_ascii=False))
+        return
+    split = ", Layer Split" if config.layer_split else ""
+    print(f"{config.model}: tp {config.tp} x cp {config.cp}{split}, {config.dtype}, {len(rows)} rows")
+    for line in strategy.render(rows):
+        print(line)
 
 
 @app.command("fetch-model")
@@ -167,6 +209,12 @@ def launch_config(profile: str, model: str | None, settings: list[str] | None) -
         else:
             values[name] = value
     return LaunchConfig.parse(values)
+
+
+def _parallel(settings: list[str] | None, tp: int | None, cp: int | None, layer_split: bool | None) -> list[str]:
+    """Settings with the ranks that were asked for by their own options."""
+    asked = {"tp": tp, "cp": cp, "layer_split": layer_split}
+    return [*(settings or ()), *(f"{name}={str(value).lower()}" for name, value in asked.items() if value is not None)]
 
 
 def _start(profile: str, model: str | None, settings: list[str] | None) -> Engine:
@@ -216,6 +264,9 @@ def main() -> None:
     except EngineError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RankFailure as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone, and so has the place for Python's own complaint
         sys.exit(1)

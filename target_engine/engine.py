@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from target_engine.checkpoint import Checkpoint
 from target_engine.errors import EngineError
+from target_engine.execution.batch import Batch, WorkRow
 from target_engine.execution.host import available_threads, keep_freed_memory
 from target_engine.execution.runner import Runner
 from target_engine.execution.sampler import Sampler
@@ -18,11 +19,14 @@ from target_engine.execution.text import TextStream
 from target_engine.launch import LaunchConfig
 from target_engine.memory.blocks import BlockPool
 from target_engine.memory.prefix import PrefixCache
+from target_engine.memory.snapshots import Snapshots
+from target_engine.memory.states import StatePool
+from target_engine.models.config import ModelConfig
+from target_engine.scheduling.recurrent import Recurrent
 from target_engine.scheduling.request import FinishReason, Request, SamplingParams
-from target_engine.scheduling.scheduler import Plan, Row, Scheduler
+from target_engine.scheduling.scheduler import Plan, Scheduler
 from target_engine.spans import PHASES, SpanLog
 from target_engine.tokenizer import Tokenizer
-from target_engine.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +41,27 @@ class Output:
     finish_reason: FinishReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A planned row with its tokens."""
+RunnerFactory = Callable[[LaunchConfig, Checkpoint, SpanLog], Runner]
+"""Starts what computes the steps: in this process, or on several ranks."""
 
-    row: Row
 
-    @property
-    def start(self) -> int:
-        return self.row.start
+def open_runner(config: LaunchConfig, checkpoint: Checkpoint, spans: SpanLog) -> Runner:
+    """The runner that the launch configuration asks for: in this process, or rank 0 with others in theirs."""
+    if config.tp * config.cp > 1:
+        from target_engine.parallel.ranks import open_runner as open_ranks
 
-    @property
-    def count(self) -> int:
-        return self.row.count
-
-    @property
-    def block_ids(self) -> Sequence[int]:
-        return self.row.block_ids
-
-    @property
-    def samples(self) -> bool:
-        return self.row.samples
-
-    @property
-    def is_decode(self) -> bool:
-        return self.row.is_decode
-
-    @property
-    def token_ids(self) -> Sequence[int]:
-        return self.row.request.tokens[self.row.start : self.row.start + self.row.count]
+        return open_ranks(config, checkpoint, spans)
+    return Runner.open(config, checkpoint, spans)
 
 
 class Engine:
     """One model with its caches and its queue. Not thread-safe: one thread calls it.
 
-    Raises `EngineError` at construction when the model cannot be found, read, or run under `config`.
+    `runner` starts what computes the steps. Raises `EngineError` at construction when the model cannot be found, read,
+    or run under `config`.
     """
 
-    def __init__(self, config: LaunchConfig, spans: SpanLog | None = None) -> None:
+    def __init__(self, config: LaunchConfig, spans: SpanLog | None = None, runner: RunnerFactory = open_runner) -> None:
         self.config = config
         self.spans = spans or SpanLog(level=config.span_level)
         torch.set_num_threads(config.threads or available_threads())
@@ -85,19 +72,32 @@ class Engine:
             raise EngineError(f"max_model_len {config.max_model_len} is longer than the model's {longest} positions")
         self.model_config = checkpoint.config
         self.tokenizer = Tokenizer.load(checkpoint.folder, checkpoint.config.eos_token_ids)
-        with (
-            torch.inference_mode(),
-            Weights(checkpoint.folder, checkpoint.config, getattr(torch, config.dtype)) as weights,
-        ):
-            self.runner = Runner(config, weights, self.spans)
-        self.sampler = Sampler(self.runner.make("sampling"))
-        self.scorer = Scorer(self.runner)
-        self.pool = BlockPool(config.kv_blocks, config.block_size)
-        prefix = PrefixCache(self.pool) if config.prefix_cache else None
-        self.scheduler = Scheduler(self.pool, prefix, config.max_batch, config.prefill_chunk, config.max_model_len)
         self.batch_rows = 0
         self._texts: dict[str, TextStream] = {}
         self._added = 0
+        self.runner = runner(config, checkpoint, self.spans)
+        try:
+            self._prepare()
+        except BaseException:
+            self.runner.close()  # nobody else can: the engine is not handed out
+            raise
+
+    def _prepare(self) -> None:
+        """What samples, scores and schedules over the runner."""
+        config, model = self.config, self.model_config
+        self.sampler = Sampler(self.runner.make("sampling"))
+        self.scorer = Scorer(self.runner, model)
+        self.pool = BlockPool(config.kv_blocks, config.block_size)
+        prefix = PrefixCache(self.pool) if config.prefix_cache else None
+        self.states = state_pool(config, model)
+        self.scheduler = Scheduler(
+            self.pool,
+            prefix,
+            config.max_batch,
+            config.prefill_chunk,
+            config.max_model_len,
+            recurrent=None if self.states is None else recurrent_states(self.states, prefix),
+        )
 
     @property
     def has_work(self) -> bool:
@@ -164,7 +164,7 @@ class Engine:
 
     def _run(self, plan: Plan) -> dict[str, int]:
         """Compute the plan; the sampled token by request id."""
-        logits = self.runner.run([_Work(row) for row in plan.rows])
+        logits = self.runner.run(batch_of(plan))
         requests = [row.request for row in plan.rows if row.samples]
         if not requests:
             return {}
@@ -209,5 +209,39 @@ class Engine:
             "kv_blocks_peak": self.pool.peak_held,
             "weight_bytes": self.runner.weight_bytes(),
             "kv_bytes": self.runner.kv_bytes(),
+            "state_bytes": self.runner.state_bytes(),
+            "state_slots_peak": self.states.peak_held if self.states else 0,
             "max_batch": self.config.max_batch,
         }
+
+    def close(self) -> None:
+        """End what the runner started; the engine is unusable afterwards."""
+        self.runner.close()
+
+
+def state_pool(config: LaunchConfig, model: ModelConfig) -> StatePool | None:
+    """Slots for the states of a model with recurrent layers, None for any other."""
+    if not model.kda_layers:
+        return None
+    return StatePool(config.max_batch, config.snapshot_slots, model.state_layout(config.dtype, config.tp))
+
+
+def recurrent_states(states: StatePool, prefix: PrefixCache | None) -> Recurrent:
+    """The scheduler's part in states, with snapshots where there is a prefix cache for them."""
+    return Recurrent(states, None if prefix is None else Snapshots(states, prefix))
+
+
+def batch_of(plan: Plan) -> Batch:
+    """A plan with its tokens, as plain values."""
+    rows = [
+        WorkRow(
+            row.start,
+            row.request.tokens[row.start : row.start + row.count],
+            row.block_ids,
+            int(row.samples),
+            row.is_decode,
+            -1 if row.state is None else row.state.slot,
+        )
+        for row in plan.rows
+    ]
+    return Batch(rows, plan.zeroed, plan.restored, plan.kept)

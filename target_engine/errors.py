@@ -9,3 +9,15 @@ class EngineError(ValueError):
     def __str__(self) -> str:
         # A damaged file may put a line break into what is quoted from it; an error stays one line.
         return " ".join(super().__str__().splitlines())
+
+
+LONGEST_LINE = 400
+"""Letters of what a failing rank says: some errors quote whole tensors."""
+
+
+class RankFailure(RuntimeError):
+    """One of several ranks died, hangs or failed; one line that names it. The command line exits with 1."""
+
+    def __str__(self) -> str:
+        line = " ".join(super().__str__().split())
+        return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..."

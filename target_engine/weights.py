@@ -14,32 +14,10 @@ from torch import Tensor
 from target_engine.errors import EngineError
 from target_engine.jsonfile import json_object
 from target_engine.models.config import ModelConfig, scale_frequency
+from target_engine.models.shapes import expected_shapes as expected_shapes
 
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of every tensor that the model needs, by Hugging Face name."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    wide, narrow = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}."
-        shapes |= {
-            prefix + "input_layernorm.weight": (hidden,),
-            prefix + "self_attn.q_proj.weight": (wide, hidden),
-            prefix + "self_attn.k_proj.weight": (narrow, hidden),
-            prefix + "self_attn.v_proj.weight": (narrow, hidden),
-            prefix + "self_attn.o_proj.weight": (hidden, wide),
-            prefix + "post_attention_layernorm.weight": (hidden,),
-            prefix + "mlp.gate_proj.weight": (inner, hidden),
-            prefix + "mlp.up_proj.weight": (inner, hidden),
-            prefix + "mlp.down_proj.weight": (hidden, inner),
-        }
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
+WIDE_NAMES = ("linear_attn.a_log", "linear_attn.dt_bias")
+"""Tensors that half precision would spoil: the exponent of a decay over thousands of tokens."""
 
 
 class Weights:
@@ -70,17 +48,20 @@ class Weights:
         self.config = config
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor in the compute type."""
-        return self._where[name].get_tensor(name).to(self.dtype).contiguous()
+        """A tensor in the compute type, or in float32 where half precision would spoil it."""
+        half = self.dtype in (torch.bfloat16, torch.float16)
+        dtype = torch.float32 if half and name.endswith(WIDE_NAMES) else self.dtype
+        return self._where[name].get_tensor(name).to(dtype).contiguous()
 
     def inverse_frequencies(self) -> Tensor:
-        """Rotary frequencies, float32 [head_dim / 2], after scaling."""
-        size = self.config.head_dim
-        plain = 1.0 / (self.config.rope_theta ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size))
+        """Rotary frequencies [head_dim / 2], after scaling; float32, or float64 where that is the compute type."""
+        size, wide = self.config.head_dim, torch.float64 if self.dtype == torch.float64 else torch.float32
+        plain = 1.0 / (self.config.rope_theta ** (torch.arange(0, size, 2, dtype=torch.int64).to(wide) / size))
         if self.config.rope_scaling is not None:
-            plain = torch.tensor([scale_frequency(value, self.config.rope_scaling) for value in plain.tolist()])
+            scaled = [scale_frequency(value, self.config.rope_scaling) for value in plain.tolist()]
+            plain = torch.tensor(scaled, dtype=wide)
         if "rope_freqs.weight" in self._where:
-            plain = plain / self._where["rope_freqs.weight"].get_tensor("rope_freqs.weight").float()
+            plain = plain / self._where["rope_freqs.weight"].get_tensor("rope_freqs.weight").to(wide)
         return plain
 
     def close(self) -> None:

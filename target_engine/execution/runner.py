@@ -1,44 +1,26 @@
-"""The model, its paged caches, and the tensors of each step."""
+"""The model and its caches: computes one batch after another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from target_engine.checkpoint import Checkpoint
 from target_engine.errors import EngineError
+from target_engine.execution.batch import Batch
+from target_engine.execution.caches import Caches, empty_states
+from target_engine.execution.inputs import step_inputs
 from target_engine.launch import LaunchConfig
 from target_engine.models.config import ModelConfig
-from target_engine.models.inputs import PagedContext, StepInputs
+from target_engine.models.kda_hybrid import KdaHybrid
 from target_engine.models.llama import Cache, Llama
 from target_engine.ops.registry import build
 from target_engine.ops.settings import OperatorSettings
 from target_engine.spans import OPERATORS, SpanLog
 from target_engine.weights import Weights
-
-
-class Work(Protocol):
-    """One sequence's part of a step, as the scheduler plans it: tokens [start, start + count) with blocks for [0, start
-    + count).
-    """
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def block_ids(self) -> Sequence[int]: ...
-    @property
-    def samples(self) -> bool: ...
-    @property
-    def is_decode(self) -> bool: ...
-    @property
-    def token_ids(self) -> Sequence[int]:
-        """The `count` tokens to compute."""
-        ...
 
 
 class Traced:
@@ -58,6 +40,14 @@ class Traced:
 
 def operator_settings(config: LaunchConfig, model: ModelConfig) -> OperatorSettings:
     """What operators may know of the model and the launch configuration."""
+    linear = {}
+    if model.kda_layers:
+        linear = {
+            "linear_heads": model.linear_num_heads,
+            "key_dim": model.linear_key_dim,
+            "value_dim": model.linear_value_dim,
+            "conv_width": model.conv_width,
+        }
     return OperatorSettings(
         dtype=config.dtype,
         eps=model.rms_norm_eps,
@@ -66,46 +56,101 @@ def operator_settings(config: LaunchConfig, model: ModelConfig) -> OperatorSetti
         head_dim=model.head_dim,
         block_size=config.block_size,
         rows=config.max_batch,
+        **linear,
     )
 
 
 class Runner:
-    """Owns the model and the KV caches. `run` computes one step; `new_caches` gives caches of another size for the same
-    model.
-    """
+    """Owns the model and its caches, of one rank where there are several (`parallel`). `run` computes one batch."""
 
-    def __init__(self, config: LaunchConfig, weights: Weights, spans: SpanLog) -> None:
+    state_dtype = torch.float32
+    """Type of the recurrent states, whatever the compute type: they are sums over all tokens so far."""
+
+    def __init__(self, config: LaunchConfig, weights: Weights, spans: SpanLog, parallel: Any = None) -> None:
         self.config = config
-        self.model_config = weights.config
         self.spans = spans
+        self.parallel = parallel
+        if parallel is not None:
+            weights = parallel.weights(weights)
+        self.model_config = weights.config
+        self.dtype = weights.dtype
         self.settings = operator_settings(config, weights.config)
-        self.model = Llama(self.make, weights)
-        self.caches = self.new_caches(config.kv_blocks)
+        self.model = (KdaHybrid if weights.config.kda_layers else Llama)(self.make, weights)
+        self.caches = self.new_caches(config.kv_blocks, config.state_slots)
+        self._scoring: tuple[int, Caches] | None = None
 
-    def make(self, operator: str, **constants: Tensor) -> Traced:
-        """The operator's chosen implementation around its constants, traced."""
-        implementation = build(operator, self.config.implementation(operator), self.settings, **constants)
+    @classmethod
+    def open(cls, config: LaunchConfig, checkpoint: Checkpoint, spans: SpanLog) -> Runner:
+        """A runner of the whole model in this process."""
+        with torch.inference_mode(), Weights(checkpoint.folder, checkpoint.config, cls.dtype_of(config)) as weights:
+            return cls(config, weights, spans)
+
+    @staticmethod
+    def dtype_of(config: LaunchConfig) -> torch.dtype:
+        """Type of weights, activations, keys and values."""
+        return getattr(torch, config.dtype)
+
+    def make(self, operator: str, cut: str | None = None, **constants: Tensor) -> Traced:
+        """The operator's chosen implementation around its constants, traced; `cut` is for several ranks alone."""
+        if self.parallel is None:
+            implementation = self.build(operator, **constants)
+        else:
+            implementation = self.parallel.make(operator, self.build, self.settings, cut, constants)
         return Traced(operator, implementation, self.spans)
 
-    def new_caches(self, num_blocks: int) -> list[Cache]:
-        """Zeroed keys and values for every layer, each [num_blocks, block_size, num_kv_heads, head_dim]."""
+    def build(self, operator: str, **constants: Tensor) -> Any:
+        """The operator's chosen implementation around its constants."""
+        return build(operator, self.config.implementation(operator), self.settings, **constants)
+
+    def new_caches(self, num_blocks: int, state_slots: int) -> Caches:
+        """Zeroed caches for the model; state slots only where it has recurrent layers."""
         model = self.model_config
-        shape = (num_blocks, self.config.block_size, model.num_kv_heads, model.head_dim)
-        dtype = getattr(torch, self.config.dtype)
+        full_layers = model.num_layers - len(model.kda_layers)
+        pairs = [self._keys_and_values(place, num_blocks) for place in range(full_layers)]
+        if not model.kda_layers:
+            return Caches(pairs)
+        return Caches(pairs, empty_states(model, state_slots, self.dtype, self.state_dtype), model.kda_layers)
+
+    def _keys_and_values(self, place: int, num_blocks: int) -> Cache:
+        """Zeroed keys and values of the full layer number `place`."""
+        model = self.model_config
+        blocks = num_blocks if self.parallel is None else self.parallel.blocks(place, num_blocks)
+        shape = (blocks, self.config.block_size, model.num_kv_heads, model.head_dim)
         try:
-            return [(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in range(model.num_layers)]
+            cache = torch.zeros(shape, dtype=self.dtype), torch.zeros(shape, dtype=self.dtype)
         except RuntimeError as error:
             raise EngineError(
                 f"no memory for {num_blocks} KV blocks: lower num_blocks, max_batch or max_model_len"
             ) from error
+        if self.parallel is not None:
+            self.parallel.own(cache[0], place)
+        return cache
 
-    def run(self, work: Sequence[Work]) -> Tensor:
-        """Logits float32 [number of rows that sample, vocabulary], in the order of `work` (decodes first)."""
+    def run(self, batch: Batch) -> Tensor:
+        """Logits float32 [number of tokens that want them, vocabulary], in the order of the rows."""
+        parallel = self.parallel
+        if parallel is not None:
+            parallel.announce("run", batch)
         with self.spans.span("prepare"):
-            step = step_inputs(work, self.config.block_size)
+            step = step_inputs(batch.rows, self.config.block_size)
+            caches = self._scoring_caches(batch.scoring_blocks) if batch.scoring_blocks else self.caches
+            caches.zero(batch.zeroed)
+            caches.copy(batch.restored)
+            if parallel is not None:
+                step = parallel.local(step)
         phase = "decode" if step.prefill is None else "prefill" if step.decode is None else "mixed"
-        with self.spans.span(phase, rows=len(work), tokens=len(step.token_ids)):
-            return self.model.forward(step, self.caches)
+        with self.spans.span(phase, rows=len(batch.rows), tokens=len(step.token_ids)):
+            logits = self.model.forward(step, caches.layers)
+            caches.copy(batch.kept)
+        if parallel is not None:
+            parallel.finish()
+        return logits
+
+    def _scoring_caches(self, blocks: int) -> Caches:
+        """The scorer's caches: at least so many blocks, and one state slot."""
+        if self._scoring is None or self._scoring[0] < blocks:
+            self._scoring = blocks, self.new_caches(blocks, 1)
+        return self._scoring[1]
 
     def weight_bytes(self) -> int:
         """Bytes of the constants that the operators keep, shared ones once."""
@@ -113,8 +158,15 @@ class Runner:
         return sum({_identity(tensor): tensor.numel() * tensor.element_size() for tensor in kept}.values())
 
     def kv_bytes(self) -> int:
-        """Bytes of the KV caches."""
-        return sum(tensor.numel() * tensor.element_size() for cache in self.caches for tensor in cache)
+        """Bytes of keys and values."""
+        return self.caches.kv_bytes()
+
+    def state_bytes(self) -> int:
+        """Bytes of recurrent states."""
+        return self.caches.state_bytes()
+
+    def close(self) -> None:
+        """Nothing to end: a runner in this process goes with its last reference."""
 
 
 def tensors_of(holder: object, depth: int = 3) -> Iterator[Tensor]:
@@ -132,42 +184,3 @@ def tensors_of(holder: object, depth: int = 3) -> Iterator[Tensor]:
 def _identity(tensor: Tensor) -> int:
     """Equal for two tensors that share their data; packed tensors have no address and are never shared."""
     return id(tensor) if tensor.layout == torch._mkldnn else tensor.data_ptr()  # pyrefly: ignore[missing-attribute]
-
-
-def step_inputs(work: Sequence[Work], block_size: int) -> StepInputs:
-    """The tensors of a step; `work` has its decodes first."""
-    decodes = [row for row in work if row.is_decode]
-    prefills = work[len(decodes) :]
-    assert not any(row.is_decode for row in prefills), "decodes come first"
-    counts = np.array([row.count for row in work])
-    positions = np.concatenate([np.arange(row.start, row.start + row.count) for row in work])
-    tables = block_tables(work)
-    owner = np.repeat(np.arange(len(work)), counts)
-    slots = tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    last = np.cumsum(counts) - 1
-    return StepInputs(
-        token_ids=torch.tensor([token for row in work for token in row.token_ids]),
-        positions=torch.from_numpy(positions),
-        slot_mapping=torch.from_numpy(slots),
-        logit_rows=torch.from_numpy(last[[row.samples for row in work]]),
-        num_decodes=len(decodes),
-        decode=_context(decodes),
-        prefill=_context(prefills),
-    )
-
-
-def block_tables(work: Sequence[Work]) -> np.ndarray:
-    """int32 [rows, most blocks of a row], padded with 0."""
-    tables = np.zeros((len(work), max(len(row.block_ids) for row in work)), np.int32)
-    for index, row in enumerate(work):
-        tables[index, : len(row.block_ids)] = row.block_ids
-    return tables
-
-
-def _context(work: Sequence[Work]) -> PagedContext | None:
-    """Block tables and lengths of a group of sequences, no wider than the group needs."""
-    if not work:
-        return None
-    lens = np.array([row.start + row.count for row in work], np.int32)
-    starts = np.concatenate([[0], np.cumsum([row.count for row in work])]).astype(np.int32)
-    return PagedContext(torch.from_numpy(block_tables(work)), torch.from_numpy(lens), torch.from_numpy(starts))

@@ -8,7 +8,7 @@ being written has one owner.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from target_engine.memory.blocks import BlockPool, Holder
 
@@ -38,12 +38,16 @@ class PrefixCache:
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
+        self.on_drop: Callable[[int], None] | None = None  # told of each block that the cache lets go of
         self._root = _Node(None, (), -1)
         # Least recently used first. A node is always older than its parent, so leaves come before what they hang from.
         self._recency: OrderedDict[int, _Node] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._recency)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._recency
 
     @property
     def evictable(self) -> int:
@@ -98,6 +102,13 @@ class PrefixCache:
                 self._drop(node)
         return self.pool.free - before
 
+    def depth(self, block: int) -> int:
+        """Number of blocks in the prefix that ends with a cached block."""
+        node, depth = self._recency[block], 1
+        while node.parent is not None and node.parent is not self._root:
+            node, depth = node.parent, depth + 1
+        return depth
+
     def clear(self) -> None:
         """Let go of every block, for example when the weights change."""
         for child in list(self._root.children.values()):
@@ -149,4 +160,6 @@ class PrefixCache:
             node = stack.pop()
             stack.extend(node.children.values())
             del self._recency[node.block]
+            if self.on_drop is not None:
+                self.on_drop(node.block)
             self.pool.release(node.block, CACHE)

@@ -24,7 +24,11 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and constants of a Llama-architecture model."""
+    """Sizes and constants of a model: Llama, or the hybrid of Kimi Delta Attention (KDA) and full attention.
+
+    `layer_types` says what each layer of a hybrid is, "kda" or "full"; it is empty for Llama, whose layers are all
+    full. The `linear_` sizes and `conv_width` are those of the KDA layers.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -39,6 +43,28 @@ class ModelConfig:
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
     rope_scaling: RopeScaling | None = None
+    model_type: str = "llama"
+    layer_types: tuple[str, ...] = ()
+    linear_num_heads: int = 0
+    linear_key_dim: int = 0
+    linear_value_dim: int = 0
+    conv_width: int = 0
+
+    @property
+    def kda_layers(self) -> tuple[int, ...]:
+        """Indices of the layers that keep a recurrent state; empty for Llama."""
+        return tuple(index for index, kind in enumerate(self.layer_types) if kind == "kda")
+
+    def state_layout(self, dtype: str, ranks: int = 1) -> str:
+        """What must be equal for a recurrent state to mean the same: the layers, and the axes and types of its tensors.
+
+        `dtype` is the type of the convolutions' inputs; the recurrent part is float32 [heads, key, value]. Heads are
+        shared out over `ranks`.
+        """
+        layers = ",".join(map(str, self.kda_layers))
+        heads, key, value = self.linear_num_heads, self.linear_key_dim, self.linear_value_dim
+        sizes = f"heads={heads}/{ranks} key={key} value={value} conv={self.conv_width - 1}:{dtype}"
+        return f"kda layers={layers} {sizes} order=HKV"
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
@@ -51,9 +77,10 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str) -> ModelConfig:
         """From the values of a `config.json`; `where` names it in errors."""
-        if values.get("model_type") != "llama":
+        kind = values.get("model_type")
+        if kind not in ("llama", "kda_hybrid"):
             raise EngineError(
-                f"{where}: model_type {values.get('model_type')!r} is not supported; this engine runs 'llama'"
+                f"{where}: model_type {kind!r} is not supported; this engine runs 'llama' and 'kda_hybrid'"
             )
         if values.get("hidden_act", "silu") != "silu":
             raise EngineError(f"{where}: hidden_act {values['hidden_act']!r} is not supported; only 'silu'")
@@ -78,6 +105,8 @@ class ModelConfig:
                 tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
                 eos_token_ids=_ids(values.get("eos_token_id")),
                 rope_scaling=_scaling(rope, where),
+                model_type=kind,
+                **(_linear(values, where) if kind == "kda_hybrid" else {}),
             )
         except KeyError as error:
             raise EngineError(f"{where}: the field {error.args[0]!r} is missing") from error
@@ -88,6 +117,28 @@ class ModelConfig:
         if config.num_heads % config.num_kv_heads:
             raise EngineError(f"{where}: {heads} query heads cannot share {kv_heads} key-value heads evenly")
         return config
+
+
+def _linear(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """The fields of a hybrid's KDA layers."""
+    kinds = tuple(values["layer_types"])
+    layers = int(values["num_hidden_layers"])
+    if len(kinds) != layers:
+        raise EngineError(f"{where}: layer_types names {len(kinds)} layers, num_hidden_layers is {layers}")
+    unknown = next((kind for kind in kinds if kind not in ("kda", "full")), None)
+    if unknown is not None:
+        raise EngineError(f"{where}: layer_types has {unknown!r}; a layer is 'kda' or 'full'")
+    missing = next((kind for kind in ("kda", "full") if kind not in kinds), None)
+    if missing is not None:
+        raise EngineError(f"{where}: layer_types has no {missing!r} layer: a hybrid has both kinds")
+    sizes = {
+        name: int(values[name]) for name in ("linear_num_heads", "linear_key_dim", "linear_value_dim", "conv_width")
+    }
+    for name, size in sizes.items():
+        least = 2 if name == "conv_width" else 1
+        if size < least:
+            raise EngineError(f"{where}: {name} must be at least {least}, not {size}")
+    return {"layer_types": kinds, **sizes}
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -25,7 +25,8 @@ class StepInputs:
     """N tokens of one step: first `num_decodes` sequences with one token each, then the runs of tokens of prefills.
 
     `token_ids`, `positions`, `slot_mapping` int64 [N]; `logit_rows` int64 [S]: the tokens whose logits are wanted. A
-    group without sequences is None.
+    group without sequences is None. For a model with recurrent layers only, over all R sequences: `state_slots` int32
+    [R], each one's row in the state tensors, and `query_starts` int32 [R+1], its first token.
     """
 
     token_ids: Tensor
@@ -35,3 +36,5 @@ class StepInputs:
     num_decodes: int
     decode: PagedContext | None
     prefill: PagedContext | None
+    state_slots: Tensor | None = None
+    query_starts: Tensor | None = None

@@ -8,10 +8,10 @@ from typing import Any
 
 from target_engine.errors import EngineError
 from target_engine.ops.settings import OperatorSettings
-from target_engine.ops.specification import OperatorSpec
+from target_engine.ops.specification import ModelSizes, OperatorSpec
 
 OPS = Path(__file__).parent
-_NOT_IMPLEMENTATIONS = {"__init__", "spec", "reference"}
+_NOT_IMPLEMENTATIONS = {"__init__", "spec", "reference", "shardings", "parallel"}
 
 
 def operator_names() -> tuple[str, ...]:
@@ -39,6 +39,11 @@ def specification(operator: str) -> OperatorSpec:
     return importlib.import_module(f"target_engine.ops.{operator}.spec").SPEC
 
 
+def running(sizes: ModelSizes) -> tuple[str, ...]:
+    """The operators that a model of these sizes runs, launched like this, sorted."""
+    return tuple(name for name in operator_names() if specification(name).runs_in(sizes))
+
+
 def reference(operator: str) -> Any:
     """The operator's reference function: `reference(settings, **arrays) -> {output name: array}`."""
     return importlib.import_module(f"target_engine.ops.{operator}.reference").reference
@@ -47,17 +52,27 @@ def reference(operator: str) -> Any:
 def build(operator: str, implementation: str, settings: OperatorSettings, **constants: Any) -> Any:
     """An implementation around its constants. Raises `EngineError` when it does not exist or cannot run on this
     machine.
-
-    A module may define `unavailable(dtype) -> str | None` to say why this machine cannot run it in a compute type.
     """
     problem = problem_with_choice(operator, implementation)
     if problem:
         raise EngineError(f"operators.{operator}: {problem}")
-    module = importlib.import_module(f"target_engine.ops.{operator}.{implementation}")
-    reason = module.unavailable(settings.dtype) if hasattr(module, "unavailable") else None
+    reason = unavailable(operator, implementation, settings.dtype)
     if reason:
         others = ", ".join(name for name in implementations(operator) if name != implementation)
         raise EngineError(
             f"operators.{operator}: {implementation} cannot run on this machine: {reason}; choose one of {others}"
         )
+    module = importlib.import_module(f"target_engine.ops.{operator}.{implementation}")
     return module.Implementation(settings, **constants)
+
+
+def unavailable(operator: str, implementation: str, dtype: str) -> str | None:
+    """Why this machine cannot run an implementation in this compute type, or None.
+
+    Its module may define `unavailable(dtype) -> str | None`; one whose import fails lacks a library.
+    """
+    try:
+        module = importlib.import_module(f"target_engine.ops.{operator}.{implementation}")
+    except ImportError as error:
+        return str(error)
+    return module.unavailable(dtype) if hasattr(module, "unavailable") else None

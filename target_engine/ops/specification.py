@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from target_engine.ops.settings import OperatorSettings
+
+if TYPE_CHECKING:
+    from target_engine.parallel.sharding import Sharding
 
 Arrays = dict[str, np.ndarray]
 
@@ -46,7 +49,9 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Sizes of a real model, for input conditions worth timing."""
+    """Sizes of a real model as it is launched, for input conditions worth timing; `linear_heads` is 0 without
+    linear-attention layers.
+    """
 
     hidden: int
     intermediate: int
@@ -57,6 +62,12 @@ class ModelSizes:
     block_size: int
     max_batch: int
     prefill_chunk: int
+    linear_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    conv_width: int = 0
+    state_slots: int = 0
+    context_ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,8 +76,9 @@ class OperatorSpec:
 
     `tensors` in call order: constants go to the constructor by name, runtime and inout tensors to the call by
     position, outputs come back in order. `make_inputs(case, seed)` gives numpy arrays for every constant, runtime and
-    inout tensor. `microbench(sizes)` gives the cases of a real model. `shardings` will list how the operator may be
-    split over devices.
+    inout tensor. `microbench(sizes)` gives the cases of a real model. `linear` marks what linear-attention layers alone
+    run, `context` what context parallelism alone runs. `shardings` lists how the operator may be split over devices;
+    `unsharded` says why it never is.
     """
 
     name: str
@@ -78,15 +90,24 @@ class OperatorSpec:
     make_inputs: Callable[[Case, int], Arrays]
     microbench: Callable[[ModelSizes], tuple[Case, ...]]
     deterministic: bool = True
-    shardings: tuple[dict[str, Any], ...] = field(default=())
+    linear: bool = False
+    context: bool = False
+    shardings: tuple[Sharding, ...] = ()
+    unsharded: str = ""
 
     def named(self, *kinds: str) -> list[TensorSpec]:
         """The tensors of these kinds, in order."""
         return [tensor for tensor in self.tensors if tensor.kind in kinds]
 
+    def runs_in(self, sizes: ModelSizes) -> bool:
+        """Whether a model of these sizes, launched like this, runs it."""
+        return (sizes.linear_heads > 0 or not self.linear) and (sizes.context_ranks > 1 or not self.context)
+
 
 def settings_of(dims: dict[str, int], dtype: str) -> OperatorSettings:
-    """Settings for a case: axes H (heads), G (KV heads), D (head size), S (block size), N or B (rows)."""
+    """Settings for a case: axes H (heads), G (KV heads), D (head size), S (block size), N or B (rows), K (key size), V
+    (value size), W (convolution width).
+    """
     return OperatorSettings(
         dtype=dtype,
         num_heads=dims.get("H", 1),
@@ -94,6 +115,10 @@ def settings_of(dims: dict[str, int], dtype: str) -> OperatorSettings:
         head_dim=dims.get("D", 1),
         block_size=dims.get("S", 16),
         rows=dims.get("N", dims.get("B", 16)),
+        linear_heads=dims.get("H", 1),
+        key_dim=dims.get("K", 1),
+        value_dim=dims.get("V", 1),
+        conv_width=dims.get("W", 4),
     )
 
 

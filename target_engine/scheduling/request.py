@@ -14,7 +14,7 @@ SEEDS = 2**128
 
 
 class State(StrEnum):
-    """Where a request is in its life. Only a RUNNING request holds blocks."""
+    """Where a request is in its life. Only a RUNNING request holds blocks, and a state slot if the model has states."""
 
     WAITING = "waiting"
     RUNNING = "running"

@@ -21,6 +21,7 @@ from target_engine.errors import EngineError
 from target_engine.memory.blocks import BlockPool, Holder, OutOfBlocks
 from target_engine.memory.prefix import PrefixCache
 from target_engine.scheduling.plan import Finished, Plan, Row, Totals
+from target_engine.scheduling.recurrent import Recurrent
 from target_engine.scheduling.request import FinishReason, Request, State
 
 
@@ -32,7 +33,7 @@ class RequestRefused(EngineError):
 class Scheduler:
     """Plans steps. `max_batch`: most requests that run at once; `prefill_chunk`: most tokens of unfinished prefills in
     one step (decode rows come on top); `max_model_len`: longest sequence, prompt and output together. All in tokens.
-    `clock` gives seconds.
+    `clock` gives seconds. `recurrent` keeps the states of a model with recurrent layers, None for any other.
     """
 
     pool: BlockPool
@@ -41,6 +42,7 @@ class Scheduler:
     prefill_chunk: int
     max_model_len: int
     clock: Callable[[], float] = time.monotonic
+    recurrent: Recurrent | None = None
     totals: Totals = field(default_factory=Totals)
     running: list[Request] = field(default_factory=list, init=False)  # in order of arrival
     waiting: deque[Request] = field(
@@ -55,6 +57,8 @@ class Scheduler:
                 raise EngineError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.prefix is not None and self.prefix.pool is not self.pool:
             raise EngineError("the prefix cache must stand on the scheduler's own block pool")
+        if self.recurrent is not None and self.recurrent.prefix is not self.prefix:
+            raise EngineError("state snapshots must belong to the scheduler's own prefix cache")
 
     @property
     def has_work(self) -> bool:
@@ -114,6 +118,8 @@ class Scheduler:
         while index < len(self.running):
             request = self.running[index]
             count = 1 if request.remaining == 1 else min(request.remaining, budget)
+            if self.recurrent is not None and count > 1:
+                count = self.recurrent.clipped(request, count)
             if count and self._grow(request, request.computed + count, preempted):
                 rows.append(self._row(request, count))
                 if request.remaining > 1:
@@ -125,10 +131,12 @@ class Scheduler:
             request = self.waiting.popleft()
             self.running.append(request)
             count = min(request.remaining, budget)
+            if self.recurrent is not None:
+                count = self.recurrent.clipped(request, count)
             rows.append(self._row(request, count))
             budget -= count
         rows.sort(key=lambda row: not row.is_decode)  # stable
-        plan = Plan(tuple(rows), tuple(preempted))
+        plan = Plan(tuple(rows), tuple(preempted)) if self.recurrent is None else Plan.of(rows, preempted)
         self._outstanding = plan
         return plan
 
@@ -149,6 +157,8 @@ class Scheduler:
         if missing:
             raise ValueError(f"no sampled token for request {', '.join(missing)}")
         self._outstanding = None
+        if self.recurrent is not None:
+            self.recurrent.settle(plan.rows)
         now = self.clock()
         finished = []
         self.totals.steps += 1
@@ -161,6 +171,8 @@ class Scheduler:
             else:
                 self.totals.prefill_rows += 1
             self._publish(request)
+            if row.state is not None and self.recurrent is not None:
+                self.recurrent.computed(row)
             if not row.samples:
                 continue
             request.tokens.append(sampled[request.id])
@@ -176,10 +188,19 @@ class Scheduler:
     def cancel(self, plan: Plan) -> None:
         """Give the outstanding plan up (its step failed): nothing counts as computed, and the next plan computes it
         again.
+
+        Keys and values are written anew in the same place. A state is not: nobody knows how much of the step it has
+        absorbed, so its request, and every younger one, starts over.
         """
         if plan is not self._outstanding:
             raise ValueError("only the outstanding plan can be cancelled")
         self._outstanding = None
+        if self.recurrent is None:
+            return
+        self.recurrent.settle(plan.rows, failed=True)
+        spoilt = {row.request.sequence for row in plan.rows if row.request.state is State.RUNNING}
+        while spoilt and self.running and self.running[-1].sequence >= min(spoilt):
+            self._preempt(self.running.pop())
 
     def check(self) -> None:
         """Assert every invariant; for tests, at any moment."""
@@ -199,11 +220,14 @@ class Scheduler:
             assert self.pool.block_size * len(request.block_ids) >= request.computed
             for block in request.block_ids:
                 assert self._holder(request) in self.pool.holders(block)
+        if self.recurrent is not None:
+            self.recurrent.check(self.running, self._outstanding.rows if self._outstanding else ())
         held = sum(len(request.block_ids) for request in self.running)
         holds = [holder for block in range(self.pool.num_blocks) for holder in self.pool.holders(block)]
         assert held == sum(holder.kind == "request" for holder in holds), "a request that does not run holds a block"
 
-    # Blocks. A request takes blocks in `_admit` and `_grow` and gives them all back in `_release`, nowhere else.
+    # Blocks. A request takes blocks in `_admit` and `_grow`, a state slot in `_admit`, and gives them all back in
+    # `_release`, nowhere else.
 
     @staticmethod
     def _holder(request: Request) -> Holder:
@@ -249,6 +273,13 @@ class Scheduler:
         if self.prefix is not None:
             # All but the last token, which is always computed: it yields the logits.
             matched, cached = self.prefix.match(request.tokens[:-1])
+        snapshot, known = None, cached
+        if self.recurrent is not None:
+            if not self.recurrent.pool.free:  # held by transfers to another place: a running request always finds one
+                return False
+            snapshot = self.recurrent.resumable(matched)
+            cached = 0 if snapshot is None else snapshot.position
+            matched = matched[: cached // self.pool.block_size]
         for block in matched:
             self.pool.share(block, holder)
         request.block_ids = list(matched)
@@ -257,6 +288,8 @@ class Scheduler:
         except OutOfBlocks:
             self._release(request)
             return False
+        if self.recurrent is not None:
+            self.recurrent.begin(request, snapshot, known)
         request.state = State.RUNNING
         request.computed = request.cached = cached
         request.published = len(matched)
@@ -275,8 +308,10 @@ class Scheduler:
             request.published = full
 
     def _release(self, request: Request) -> None:
-        """The one way back: give up all blocks and what was computed in them."""
+        """The one way back: give up all blocks, the state slot, and what was computed in them."""
         self.pool.release(reversed(request.block_ids), self._holder(request))
+        if self.recurrent is not None:
+            self.recurrent.release(request)
         request.block_ids = []
         request.published = request.cached = 0
         request.computed = 0
@@ -309,4 +344,5 @@ class Scheduler:
             count=count,
             block_ids=tuple(request.block_ids[: self.pool.blocks_for(end)]),
             samples=end == len(request.tokens),
+            state=None if self.recurrent is None else self.recurrent.work(request, end),
         )

@@ -80,6 +80,14 @@ def plain_operators() -> dict[str, str]:
     return {str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.glob("target_engine/ops/*/torch.py"))}
 
 
+def plain_operator(role: str) -> tuple[str, str]:
+    """Path and text of the bundled engine's plain operator of a role."""
+    found = [p.parent for p in ROOT.glob("target_engine/ops/*/spec.py") if f'role="{role}"' in p.read_text()]
+    (folder,) = found
+    path = folder / "torch.py"
+    return str(path.relative_to(ROOT)), path.read_text()
+
+
 Declared = Sequence[tuple[str, tuple[int | str, ...], str, str]]
 
 

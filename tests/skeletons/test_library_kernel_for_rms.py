@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from skeletons.library import load_transform
 from skeletons.view import Site, TargetView
-from tests.skeletons.support import both, library, plain_operators, reasons
+from tests.skeletons.support import both, library, plain_operator, reasons
 
 NAME = "library_kernel_for_rms"
 TOLERANCE = {torch.float32: {"atol": 1e-5, "rtol": 1e-5}, torch.bfloat16: {"atol": 4e-2, "rtol": 2e-2}}
@@ -77,7 +77,7 @@ def test_every_form_is_found_once_and_the_pieces_are_gone():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_engines_style_computes_the_same(dtype):
-    text = next(t for t in plain_operators().values() if "rsqrt" in t)
+    text = plain_operator("rms_norm")[1]
     before, after = both(NAME, text)
     config = type("Settings", (), {"eps": 1e-5})()
     weight, x = torch.randn(8).to(dtype), torch.randn(5, 8).to(dtype)
@@ -87,7 +87,7 @@ def test_the_engines_style_computes_the_same(dtype):
 
 
 def test_rounding_once_is_declared_for_16_bit_types_only():
-    path, text = next((p, t) for p, t in plain_operators().items() if "rsqrt" in t)
+    path, text = plain_operator("rms_norm")
     transform = load_transform(library().folders[NAME])
     for dtype, changes in (("float32", False), ("bfloat16", True)):
         view = TargetView({path: text}, facts={"launch.dtype": dtype})

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skeletons.transfer import transfer
-from tests.skeletons.support import ROOT, library, operator
+from tests.skeletons.support import ROOT, library, operator, plain_operator
 
 NAME = "native_row_kernels"
 compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -74,11 +74,6 @@ OWN_ROTARY_TENSORS = [
 _packages = itertools.count()
 
 
-def engine_text(marker: str) -> str:
-    """The bundled engine's plain operator whose text has the marker."""
-    return next(t for p in ROOT.glob("target_engine/ops/*/torch.py") if marker in (t := p.read_text()))
-
-
 def generate(folder: Path, cases: dict[str, tuple[str, str, list]]):
     """{operator: (plain module, generated module)} of {operator: (role, text, tensors)}, in one package."""
     package = f"sample_rows_{next(_packages)}"
@@ -105,8 +100,8 @@ def generate(folder: Path, cases: dict[str, tuple[str, str, list]]):
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     cases = {
-        "norm": ("rms_norm", engine_text("rsqrt"), NORM),
-        "rotary": ("rotary_embedding", engine_text("rotate_half"), ROTARY),
+        "norm": ("rms_norm", plain_operator("rms_norm")[1], NORM),
+        "rotary": ("rotary_embedding", plain_operator("rotary_embedding")[1], ROTARY),
     }
     return generate(tmp_path_factory.mktemp("rows"), cases)
 
@@ -184,7 +179,7 @@ def test_other_modules_compute_the_same(tmp_path):
 
 
 def test_without_a_compiler_there_are_no_kernels(tmp_path, monkeypatch):
-    plain, native = generate(tmp_path, {"norm": ("rms_norm", engine_text("rsqrt"), NORM)})["norm"]
+    plain, native = generate(tmp_path, {"norm": ("rms_norm", plain_operator("rms_norm")[1], NORM)})["norm"]
     shared = sys.modules[native.kernels.__module__]
     monkeypatch.setattr(shared, "_compiler", lambda: None)
     weight, x = torch.randn(6), torch.randn(3, 6)

@@ -14,3 +14,11 @@ def reference(settings: OperatorSettings, q, k_cache, v_cache, block_tables, que
         k, v = gather(k_cache, table, length), gather(v_cache, table, length)
         rows.append(attend(q[start:end], k, v, length - (end - start)))
     return {"out": np.concatenate(rows)}
+
+
+def steps(settings: OperatorSettings, sharding: str, pieces: list[Arrays], whole: Arrays) -> list[dict[str, Arrays]]:
+    """The blocks that the owner sends: those which any table names, in order."""
+    if sharding != "layers":
+        return [{} for _ in pieces]
+    used = np.unique(whole["block_tables"])
+    return [{"broadcast": {name: whole[name][used] for name in ("k_cache", "v_cache")}} for _ in pieces]

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.attention_prefill.shardings import SHARDINGS
 from target_engine.ops.paged import paged_cache, values
 from target_engine.ops.specification import Arrays, Case, ModelSizes, OperatorSpec, TensorSpec, Tolerance
 
@@ -93,4 +94,5 @@ SPEC = OperatorSpec(
     },
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.embedding.shardings import SHARDINGS
 from target_engine.ops.specification import (
     Arrays,
     Case,
@@ -42,4 +43,5 @@ SPEC = OperatorSpec(
     tolerance={"float32": _EXACT, "bfloat16": _EXACT},
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

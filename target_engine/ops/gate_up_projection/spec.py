@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.gate_up_projection.shardings import SHARDINGS
 from target_engine.ops.specification import (
     MATMUL_TOLERANCE,
     Arrays,
@@ -45,4 +46,5 @@ SPEC = OperatorSpec(
     tolerance=MATMUL_TOLERANCE,
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

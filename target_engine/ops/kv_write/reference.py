@@ -10,3 +10,10 @@ def reference(settings: OperatorSettings, k, v, slot_mapping, k_cache, v_cache) 
     k_cache[slot_mapping // size, slot_mapping % size] = k
     v_cache[slot_mapping // size, slot_mapping % size] = v
     return {"k_cache": k_cache, "v_cache": v_cache}
+
+
+def steps(settings: OperatorSettings, sharding: str, pieces: list[Arrays], whole: Arrays) -> list[dict[str, Arrays]]:
+    """What each rank has after the gather."""
+    if sharding == "heads":
+        return [{} for _ in pieces]
+    return [{"gather": {"k": whole["k"], "v": whole["v"]}} for _ in pieces]

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.kv_write.shardings import SHARDINGS
 from target_engine.ops.specification import (
     Arrays,
     Case,
@@ -56,4 +57,5 @@ SPEC = OperatorSpec(
     tolerance={"float32": _EXACT, "bfloat16": _EXACT},
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.linear.shardings import SHARDINGS
 from target_engine.ops.specification import (
     MATMUL_TOLERANCE,
     Arrays,
@@ -43,4 +44,5 @@ SPEC = OperatorSpec(
     tolerance=MATMUL_TOLERANCE,
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.rms_norm.shardings import SHARDINGS
 from target_engine.ops.specification import (
     Arrays,
     Case,
@@ -46,4 +47,5 @@ SPEC = OperatorSpec(
     },
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.rope.shardings import SHARDINGS
 from target_engine.ops.specification import (
     Arrays,
     Case,
@@ -57,4 +58,5 @@ SPEC = OperatorSpec(
     },
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

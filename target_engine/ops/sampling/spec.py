@@ -86,4 +86,6 @@ SPEC = OperatorSpec(
     tolerance={"float32": _EXACT, "bfloat16": _EXACT},
     make_inputs=make_inputs,
     microbench=microbench,
+    unsharded="it reads whole rows of logits, which are gathered before it, and runs on the rank that schedules; the "
+    "others learn its tokens with the next step",
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from target_engine.ops.silu_mul.shardings import SHARDINGS
 from target_engine.ops.specification import (
     Arrays,
     Case,
@@ -41,4 +42,5 @@ SPEC = OperatorSpec(
     },
     make_inputs=make_inputs,
     microbench=microbench,
+    shardings=SHARDINGS,
 )

@@ -1,0 +1,1 @@
+"""States before and after every part of a sequence: the combining half of context parallelism."""
