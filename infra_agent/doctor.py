@@ -229,6 +229,30 @@ def device() -> Check:
     return Check("Device", "ok", found)
 
 
+def golden_kernels() -> Check:
+    """Runs micro-kernels whose bits are known on the GPU, in a process of its own, and records what they did.
+
+    Verdicts of the kernel layer are heuristic on a machine where that was never done.
+    """
+    import json
+
+    from feedback.kernels import golden
+
+    told = _output([sys.executable, "-m", "feedback.kernels.hardware"], 600.0)
+    cost = "verdicts about kernels stay heuristic: nothing of them was seen on hardware"
+    if not told:
+        return Check("Kernels", "absent", "nothing was run: the micro-kernels' process failed", cost)
+    answer = json.loads(told.strip().splitlines()[-1])
+    if "problem" in answer:
+        return Check("Kernels", "absent", answer["problem"], cost)
+    record = golden.parsed(answer)
+    golden.keep(record)
+    if record.unexplained:
+        names = ", ".join(record.unexplained)
+        return Check("Kernels", "absent", record.line(), f"{cost.split(':')[0]}: {names} not as modelled")
+    return Check("Kernels", "ok", record.line())
+
+
 def _output(command: list[str], seconds: float = 10.0) -> str | None:
     """Standard output of a command, None when it is not there, fails or hangs."""
     try:
