@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra_agent.ladder import Experience, expected_seconds, next_probe, optional, order, refuting_probe, required
+from feedback.information.outcomes import Observed, OutcomeTable
+from infra_agent.ladder import (
+    SOUND,
+    Experience,
+    belief,
+    expected_seconds,
+    next_probe,
+    optional,
+    order,
+    refuting_probe,
+    required,
+    worths,
+)
 from tests.infra_agent.verdicts import Status, load, verdict
 from tests.infra_agent.worlds import LAYERS, move
 
@@ -96,3 +108,50 @@ def test_the_ladder_ends_when_load_keeps_breaking() -> None:
 def test_the_refuting_probe_is_one_that_the_move_needs() -> None:
     assert refuting_probe(CODE, learnt([("operators", Status.REFUTED)] * 5)) == "operators"
     assert refuting_probe(LAUNCH, FRESH) in required(LAUNCH)
+
+
+@given(answers, st.sampled_from([LAUNCH, CODE, NUMERICS]), st.sets(layers))
+def test_what_has_held_makes_a_move_more_likely_sound_and_never_proves_it(taught: list, tried, held: set) -> None:
+    experience = learnt(taught)
+    before, after = belief(tried, experience).of(SOUND), belief(tried, experience, held).of(SOUND)
+    assert before <= after + 1e-12
+    assert after < 1
+
+
+@given(answers, st.sets(st.sampled_from(["static", "smoke", "operators"])))
+def test_what_is_left_is_asked_in_the_order_that_is_quickest_after_what_has_held(taught: list, held: set) -> None:
+    experience = learnt(taught)
+    steps = order(NUMERICS, experience, frozenset(held), held)
+    middle = [layer for layer in steps if layer not in ("static", "load")]
+    ends = [layer for layer in steps if layer == "static"], [layer for layer in steps if layer == "load"]
+    best = expected_seconds(NUMERICS, experience, steps, held)
+    for other in itertools.permutations(middle):
+        assert best <= expected_seconds(NUMERICS, experience, [*ends[0], *other, *ends[1]], held) + 1e-9
+
+
+def test_a_layer_that_held_lowers_the_worth_of_those_that_look_for_the_same() -> None:
+    def told(*held: str) -> dict[str, float]:
+        answered = [verdict(layer) for layer in held]
+        return {each.probe: each.bits for each in worths(CODE, answered, FRESH)}
+
+    assert told("static", "operators")["smoke"] < told("static")["smoke"]
+    assert all(bits >= 0 for bits in told().values())
+    assert all(bits <= 1 for bits in told().values())
+
+
+def test_planted_flaws_replace_what_was_assumed() -> None:
+    rows = [Observed("smoke", "operators", "refuted", 1.0, 9), Observed("smoke", "operators", "confirmed", 1.0)]
+    planted = OutcomeTable.of([*rows, Observed("sound", "operators", "confirmed", 1.0, 10)])
+    measured = Experience(LAYERS, planted=planted)
+    assert measured.sees("smoke", "operators") == pytest.approx(0.87, abs=0.05)
+    assert measured.sees("sound", "operators") < 0.1
+    assert measured.sees("smoke", "load") == FRESH.sees("smoke", "load")
+    assert measured.learn("code", verdict("smoke")).planted is planted
+    after = belief(CODE, measured, ["operators"]).of("smoke")
+    assert 0 < after < belief(CODE, FRESH, ["operators"]).of("smoke")
+
+
+def test_a_flaw_that_has_been_looked_for_is_known_by_what_others_miss() -> None:
+    assert belief(CODE, FRESH, ["smoke"]).of("smoke") < 0.01
+    # A crash can be in what no operator is asked about, so it stays possible after `operators`.
+    assert belief(CODE, FRESH, ["operators"]).of("smoke") > 0.3 * belief(CODE, FRESH).of("smoke")
