@@ -31,8 +31,8 @@ OBSERVED_CHARACTERS = 400
 
 @dataclass(frozen=True)
 class Finding:
-    """What a probe found: the verdict's fields without the bookkeeping, and `data` and `arrays` for the evidence
-    folder.
+    """What a probe found: the verdict's fields without the bookkeeping, and `data`, `arrays` and `texts` (by file name)
+    for the evidence folder.
 
     `comparison` is the effect of a timing layer with all that its verdict must carry.
     """
@@ -46,6 +46,7 @@ class Finding:
     metrics: Mapping[str, float] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     comparison: Comparison | None = None
 
 
@@ -108,6 +109,8 @@ def judge(predicate: Predicate, question: Question, context: Context, examine: C
         evidence.write_json("finding", dict(finding.data))
         if finding.arrays:
             evidence.write_arrays("arrays", dict(finding.arrays))
+        for name, text in finding.texts.items():
+            evidence.write_text(name, text)
         verdict = Verdict(
             hypothesis=question.hypothesis,
             layer=predicate.layer,

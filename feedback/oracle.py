@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,21 @@ import numpy as np
 from feedback.generation import generate
 from feedback.guard import file_digest, protected_digests
 from feedback.load.collect import Misreport
+from feedback.load.metrics import RequestRecord
 from feedback.probe import Tree
-from feedback.target import Arrays, Case, ConfigProblem, Description, FileEntry, OperatorInfo, Request, Scored
+from feedback.target import (
+    Arrays,
+    Case,
+    ConfigProblem,
+    Description,
+    FileEntry,
+    OperatorInfo,
+    OperatorPlan,
+    Request,
+    Scored,
+    Shardings,
+    Unsupported,
+)
 from feedback.verdict import canonical_json
 from feedback.workers.failures import WorkerFailure
 from feedback.workers.handle import SessionHandle, Worker
@@ -59,6 +72,8 @@ def _bytes(value: Any) -> int:
         return value.nbytes
     if isinstance(value, list | tuple):
         return sum(_bytes(item) for item in value)
+    if isinstance(value, dict):
+        return sum(_bytes(item) for item in value.values())
     return 64
 
 
@@ -138,6 +153,52 @@ class Oracle:
         """Expected outputs and inout arrays."""
         return self._call("operator_reference", operator, case.model_dump(), config, inputs)
 
+    def plan(self, config: dict[str, Any]) -> OperatorPlan:
+        """Which operators run under `config`, and how each is cut over ranks; or what is wrong with it.
+
+        Only implementations that the trusted tree does not have are replaced: a configuration whose ranks it refuses
+        has no plan, and not the plan of another one.
+        """
+        known = self.known_config(config)
+        tables = {problem.parameter.split(".")[0] for problem in self.problems(config) if "." in problem.parameter}
+        asked = {name: value for name, value in config.items() if name not in tables}
+        asked |= {name: known[name] for name in tables & known.keys()}
+        found = self._remembered("plan", (asked,), lambda: self._optional("operator_plan", asked))
+        return OperatorPlan.model_validate(found)
+
+    def shardings(self, operator: str, config: dict[str, Any]) -> Shardings:
+        """All ways to cut an operator."""
+        known = self.known_config(config)
+        found = self._remembered(
+            "shardings", (operator, known), lambda: self._optional("operator_shardings", operator, known)
+        )
+        return Shardings.model_validate(found)
+
+    def sharded_question(
+        self,
+        operator: str,
+        sharding: str,
+        case: Case,
+        config: dict[str, Any],
+        ranks: int,
+        seed: int,
+        cut: int,
+        constants: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """What each rank is given and must give on fresh inputs; see `feedback.target.Sharded.sharded_question`.
+        `constants` are drawn from other seeds, by name.
+        """
+
+        def compute() -> Any:
+            inputs = self.inputs(operator, case, config, seed)
+            for name, other in (constants or {}).items():
+                inputs[name] = self.inputs(operator, case, config, other)[name]
+            named = (operator, sharding, case.model_dump(), config)
+            return self._optional("sharded_question", *named, inputs, ranks, cut)
+
+        asked = (operator, sharding, case.model_dump(mode="json"), config, ranks, seed, cut, dict(constants or {}))
+        return self._remembered("sharded_question", asked, compute)
+
     def tokenize(self, texts: list[str], chat: bool = False) -> list[list[int]]:
         """Token ids of each text."""
         return self._remembered("tokenize", (texts, chat), lambda: self._on_session(lambda s: s.tokenize(texts, chat)))
@@ -173,6 +234,16 @@ class Oracle:
 
         return self._remembered("logits", (list(prompt), list(output)), lambda: self._on_session(compute))
 
+    def hidden(self, tokens: Sequence[int], layer: int) -> tuple[int, np.ndarray]:
+        """The number of layers, and what enters one of them: float32 [tokens, size]."""
+        listed = list(tokens)
+        return self._remembered("hidden", (listed, layer), lambda: self._on_session(lambda s: s.hidden(listed, layer)))
+
+    def generated(self, requests: Sequence[Request]) -> tuple[RequestRecord, ...]:
+        """What the model delivers for requests that carry token ids, in order."""
+        asked = [request.model_dump(mode="json") for request in requests]
+        return self._remembered("generated", (asked,), lambda: self._on_session(lambda s: generate(s, requests)))
+
     def vocabulary(self) -> int:
         """Number of token ids: what a request may hold and an engine may deliver."""
         return int(self.logits([0], [0]).shape[1])
@@ -193,6 +264,22 @@ class Oracle:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return self._trusted(lambda: self._opened().call(method, *arguments))
+
+    def _optional(self, method: str, *arguments: Any) -> Any:
+        """A method that a target need not have; raises `Unsupported` where it has none."""
+        if self.description().protocol_version < 2:
+            raise Unsupported(f"this target follows version 1 of the protocol and has no {method}")
+        try:
+            return self._call(method, *arguments)
+        except OracleFailure as error:
+            cause = error.__cause__
+            if (
+                isinstance(cause, WorkerFailure)
+                and (cause.error_type, cause.location) == ("AttributeError", None)
+                and repr(method) in cause.line
+            ):
+                raise Unsupported(f"this target has no {method}") from error
+            raise
 
     def _on_session(self, ask: Callable[[SessionHandle], Any]) -> Any:
         def run() -> Any:

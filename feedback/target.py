@@ -1,4 +1,4 @@
-"""The target protocol: all that the judging side knows of the thing it judges. A frozen contract (version 1).
+"""The target protocol: all that the judging side knows of the thing it judges. A frozen contract (version 2).
 
 Why it looks like this:
 
@@ -12,6 +12,11 @@ Why it looks like this:
   reaches the parent as `Unsupported`, never as a pass.
 * Nothing in it carries a time or a verdict: the parent's clock counts, and the parent compares.
 * Only worker processes call it (`feedback.workers`); an adapter module exposes `create() -> Target`.
+* Version 2 adds what a target that runs over several ranks may answer besides (`Sharded`), and takes nothing away: a
+  target of version 1, or one that has none of these methods, is whole. What they would have answered is `unsupported`
+  then. They are methods of their own, since what a rank must give cannot be told from the whole operator: only the
+  target knows how it cuts its inputs. The trusted side cuts them (`sharded_question`); the side that is judged gets
+  the pieces and no expected value (`sharded_run`).
 
 Array convention: numpy, C order. bfloat16 has no numpy type, so half-width values cross the wire as float32.
 """
@@ -24,7 +29,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Arrays = dict[str, np.ndarray]
 
@@ -145,6 +150,68 @@ class OperatorInfo(Wire):
     deterministic: bool = True
 
 
+class PlanRow(Wire):
+    """One operator in one phase under one cut. `sharding` None: nothing is cut, for the reason in `note`.
+
+    `shapes` are those that the cut divides, `local` those of rank 0; `reference` names the unsharded path, `tolerance`
+    how far from it the pieces may be when they are put together.
+    """
+
+    operator: str
+    role: str
+    phase: str
+    layers: int
+    implementation: str
+    axis: Literal["tp", "cp"] | None
+    sharding: str | None
+    ranks: int
+    shapes: dict[str, tuple[int, ...]]
+    local: dict[str, tuple[int, ...]]
+    cuts: dict[str, str]
+    collective: str
+    steps: tuple[str, ...]
+    reference: str
+    tolerance: Tolerance | None
+    note: str = ""
+
+
+class OperatorPlan(Wire):
+    """Which operators a launch configuration runs and how each is cut; or `problems`, for which it cannot run.
+
+    `unsharded` is the launch configuration of the path that everything must equal: the same on one rank.
+    """
+
+    rows: tuple[PlanRow, ...]
+    problems: tuple[ConfigProblem, ...] = ()
+    unsharded: dict[str, Any]
+
+
+class ShardingInfo(Wire):
+    """One way to cut an operator over ranks: `tp` shares out heads, columns or vocabulary, `cp` tokens or layers.
+
+    `steps` are the named inner steps of the combination in order, the last of them the outputs; `uneven`: cuts may be
+    uneven and pieces empty; `file` is the combining code; `cases` are input conditions of the configured model's own
+    numbers of heads, to be checked besides the operator's.
+    """
+
+    name: str
+    axis: Literal["tp", "cp"]
+    cuts: dict[str, str]
+    collective: str
+    steps: tuple[str, ...] = Field(min_length=1)
+    tolerance: dict[str, Tolerance]
+    uneven: bool = False
+    file: str = ""
+    cases: tuple[Case, ...] = ()
+
+
+class Shardings(Wire):
+    """All ways to cut an operator, or the reason why it is never cut."""
+
+    shardings: tuple[ShardingInfo, ...]
+    unsharded: str = ""
+
+
 class Request(Wire):
     """One generation request. Exactly one of `prompt` and `prompt_token_ids`; times are the parent's business."""
 
@@ -253,3 +320,60 @@ class Target(Protocol):
 
     def start(self, config: dict[str, Any]) -> Session:
         """Start an engine. Raises `ValueError` with one line that says what is wrong and what to do."""
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """What a target that runs over several ranks may answer besides `Target` (version 2; all optional)."""
+
+    def operator_plan(self, config: dict[str, Any]) -> dict[str, Any]:
+        """`OperatorPlan` fields. Fast: no weights are read."""
+
+    def operator_shardings(self, operator: str, config: dict[str, Any]) -> dict[str, Any]:
+        """`Shardings` fields."""
+
+    def sharded_question(
+        self,
+        operator: str,
+        sharding: str,
+        case: dict[str, Any],
+        config: dict[str, Any],
+        inputs: Arrays,
+        ranks: int,
+        cut: int,
+    ) -> dict[str, Any]:
+        """Whole inputs cut over ranks; called on the trusted checkout only.
+
+        `pieces`: each rank's inputs, with whatever it must know of the cut. `expected`: each rank's outputs and inout
+        arrays, float64 where floating. `steps`: each rank's arrays by step and name, from the whole inputs and not by
+        the combining code; None where the reference has no inner steps. `copies`: for results of which several ranks
+        hold the same elements, each rank's places in the whole (integers of the result's shape). Or `refused`, the
+        reason why these sizes cannot be cut so. `cut` 0 is the cut that the engine makes; any other number, where cuts
+        may be uneven, another one.
+        """
+
+    def sharded_run(
+        self,
+        operator: str,
+        sharding: str,
+        case: dict[str, Any],
+        config: dict[str, Any],
+        pieces: list[Arrays],
+        options: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Run the engine's own combining code over simulated ranks; called on the candidate.
+
+        `ranks`: each one's outputs and inout arrays; `steps`: what each recorded; `changed`: the names of inputs that
+        it wrote to; `used`: operators that the combining code ran. Or `failed`, one line that names the rank, with `at`
+        (file, line) and the steps that were reached. Options: `exact`, operators to run as references in float64 (`*`:
+        all); `wide`, all floating inputs in float64; `patience`, how long a rank may keep the others waiting; `serial`,
+        one rank at a time computes.
+        """
+
+    def unavailable_operators(self, config: dict[str, Any], operators: list[str]) -> dict[str, str]:
+        """Operators whose chosen implementation cannot run on this machine, with the reason."""
+
+    def start_simulated(self, config: dict[str, Any]) -> Session:
+        """As `start`, with all ranks in this process. The session may have `hidden(tokens, layer)`, which returns
+        `layers` (their number) and `hidden` float32 [tokens, size], what enters that layer.
+        """

@@ -34,7 +34,9 @@ CONFIRMED, REFUTED, USAGE, UNDECIDED = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Asked:
-    """What was typed. `settings` are `key=value`, `limits` are `name=number`; None is the target's own."""
+    """What was typed. `settings` are `key=value`, `limits` are `name=number`; None is the target's own. `planned`: the
+    ranks were given, so that a plan over them has to exist.
+    """
 
     adapter: str = "target_engine.adapter"
     target: Path | None = None
@@ -48,6 +50,7 @@ class Asked:
     scope: tuple[str, ...] = ()
     changes_numerics: bool = False
     seed: int = 0
+    planned: bool = False
 
 
 def ask(names: Sequence[str], asked: Asked, *, as_json: bool, write: Callable[[str], Any]) -> int:
@@ -102,23 +105,38 @@ def question_for(asked: Asked, installed: Path, pool: WorkerPool) -> Question:
     own = before if asked.base_config is None else launch_config(asked.base_config, base, installed, description)
     reference = {**_reference(installed, description), **{key: config[key] for key in SHARED if key in config}}
     plain.close()
-    changed = changed_files(base, target, plain.entries(), ())
+    oracle = Oracle.of(pool, Tree(installed, "installed", reference))
+    if asked.planned:
+        _planned(oracle, config)
+    changed = changed_files(base, target, oracle.entries(), ())
     launch = config != own
     return Question(
         hypothesis="by-hand",
         base=Tree(base, "base", own),
         candidate=Tree(target, "candidate", config),
-        trusted=Tree(installed, "installed", reference),
+        trusted=oracle.tree,
         adapter=asked.adapter,
         kind="bundle" if launch and changed else "launch" if launch else "code",
         changed=changed,
         workload=_workload(asked.workload, installed, description),
         seed=asked.seed,
-        operators=_operators(asked.operators, config, plain),
+        operators=_operators(asked.operators, config, oracle),
         changes_numerics=asked.changes_numerics,
         limits=dict(_limit(text) for text in asked.limits),
         scope=asked.scope,
     )
+
+
+def _planned(oracle: Oracle, config: dict[str, Any]) -> None:
+    """Refuse ranks that the model cannot run over: `UserError` with the reason."""
+    from feedback.target import Unsupported
+
+    try:
+        problems = oracle.plan(config).problems
+    except Unsupported as error:
+        raise UserError(f"--tp, --cp: {error}") from error
+    if problems:
+        raise UserError(f"cannot run over these ranks: {problems[0].parameter}: {problems[0].message}")
 
 
 def launch_config(named: str | None, root: Path, installed: Path, description: Description) -> dict[str, Any]:
@@ -191,7 +209,6 @@ def _operators(named: tuple[str, ...], config: dict[str, Any], oracle: Oracle) -
     if not named:
         return ()
     known = {info.name for info in oracle.operators(config)}
-    oracle.close()
     for name in named:
         if name not in known:
             hint = did_you_mean(name, known)

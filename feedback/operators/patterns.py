@@ -89,11 +89,12 @@ def compare(
     size = np.abs(error[wrong])
     unexpected = wrong & ~finite
     scale = np.maximum(np.abs(np.where(np.isfinite(want), want, 0.0))[wrong], np.finfo(np.float64).tiny)
-    worst = (
-        np.inf
-        if unexpected.any() or exact
-        else float(np.max(size / np.maximum(allowed[wrong], np.finfo(np.float64).tiny)))
-    )
+    with np.errstate(over="ignore"):  # where nothing is allowed any error is infinitely more
+        worst = (
+            np.inf
+            if unexpected.any() or exact
+            else float(np.max(size / np.maximum(allowed[wrong], np.finfo(np.float64).tiny)))
+        )
     solid = wrong.reshape(1) if wrong.ndim == 0 else wrong
     axes = tuple(describe_indices(solid.any(axis=_others(solid.ndim, axis))) for axis in range(solid.ndim))
     matrix = np.atleast_2d(error.reshape(-1, error.shape[-1]) if error.ndim else error)

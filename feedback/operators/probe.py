@@ -13,7 +13,7 @@ from feedback.judging import Bench, Finding, judge
 from feedback.operators.cases import FRESH, checked_cases, free_axes, fresh_cases, input_seed
 from feedback.operators.checks import Deviation, tolerance_for
 from feedback.operators.conditions import failing_condition, growth
-from feedback.operators.selection import touched
+from feedback.operators.selection import reached_first, touched
 from feedback.operators.trial import TURNS, Trial
 from feedback.oracle import OracleFailure
 from feedback.probe import Context, Question
@@ -79,7 +79,14 @@ def _examine(bench: Bench) -> Finding:
     dtype = compute_type(bench, config)
     if dtype != "float32":
         gaps.append("writes to half-width inputs (they are converted copies)")
-    for info in (info for info in infos if info.name in names):
+    names, reached = reached_first(names, changed, infos, question.candidate.root)
+    by_name = {info.name: info for info in infos}
+    for number, info in enumerate(by_name[name] for name in names):
+        if number == reached and any(record.bad for record in records):
+            gaps.append(
+                f"{len(names) - reached} operators that do not import what changed, not checked after a refutation"
+            )
+            break
         tolerance = tolerance_for(info, dtype)
         if tolerance is None:
             gaps.append(f"{info.name} has no tolerance for {dtype}")

@@ -73,9 +73,13 @@ class Worker:
         request = {"op": "call", "method": method, "args": args, "kwargs": kwargs}
         return self._process.ask(method, request, self._seconds(timeout))
 
-    def start(self, config: Mapping[str, Any], timeout: float | None = None) -> SessionHandle:
-        """Start an engine."""
-        number = self._process.ask("start", {"op": "start", "config": dict(config)}, self._seconds(timeout))
+    def start(
+        self, config: Mapping[str, Any], timeout: float | None = None, *, simulated: bool = False
+    ) -> SessionHandle:
+        """Start an engine; with `simulated` all of its ranks are in the worker's own process."""
+        method = "start_simulated" if simulated else "start"
+        request = {"op": "start", "method": method, "config": dict(config)}
+        number = self._process.ask(method, request, self._seconds(timeout))
         if type(number) is not int:
             raise self._process.end("protocol", "start", "the worker does not say which session it started")
         return SessionHandle(self._process, number)
@@ -178,6 +182,15 @@ class SessionHandle:
         ):
             raise self._broken("score", "the logits do not fit the sequences")
         return Scores(scored, tuple(arrays))
+
+    def hidden(self, tokens: Sequence[int], layer: int, timeout: float | None = None) -> tuple[int, np.ndarray]:
+        """The number of layers, and what enters one of them: float32 [tokens, size]."""
+        answer = self._ask("hidden", timeout, list(tokens), layer)
+        fields = answer if isinstance(answer, dict) else {}
+        layers, array = fields.get("layers"), fields.get("hidden")
+        if type(layers) is not int or not isinstance(array, np.ndarray) or array.shape[:1] != (len(tokens),):
+            raise self._broken("hidden", "the answer is not what enters a layer, token by token")
+        return layers, array
 
     def tokenize(self, texts: Sequence[str], chat: bool = False, timeout: float | None = None) -> list[list[int]]:
         """Token ids of each text."""

@@ -144,7 +144,7 @@ class Server:
                 return getattr(self.target, request["method"])(*request["args"], **request["kwargs"])
             case "start":
                 number = next(self.numbers)
-                self.sessions[number] = self.target.start(request["config"])
+                self.sessions[number] = getattr(self.target, request["method"])(request["config"])
                 return number
             case "session":
                 session = self.sessions[request["session"]]

@@ -14,15 +14,16 @@ def register(app: typer.Typer) -> None:
     def doctor(
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
         gpu: Annotated[
-            bool, typer.Option("--gpu", help="Let torch compute on the GPU and check what it answers.")
+            bool,
+            typer.Option("--gpu", help="Let torch and Triton compute on the GPU; check and record what comes out."),
         ] = False,
     ) -> None:
         """Say what this machine has for a run, and what each lack costs. Exit code 2 when a need is missing."""
         import json
 
-        from infra_agent.doctor import device, examine
+        from infra_agent.doctor import device, examine, golden_kernels
 
-        checks = [*examine(), *([device()] if gpu else [])]
+        checks = [*examine(), *([device(), golden_kernels()] if gpu else [])]
         missing = [check.name for check in checks if check.state == "missing"]
         if as_json:
             typer.echo(json.dumps({"ok": not missing, "checks": [check.as_json() for check in checks]}, indent=2))

@@ -21,6 +21,7 @@ from feedback.target import (
     Role,
     Scored,
     Session,
+    Sharded,
     StepReport,
     Target,
     Wire,
@@ -65,7 +66,9 @@ def instances(model: type[Wire]) -> st.SearchStrategy[Any]:
 
 
 def test_every_wire_model_is_tried() -> None:
-    assert {"Request", "StepReport", "Scored", "OperatorInfo", "Description"} <= {model.__name__ for model in MODELS}
+    assert {"Request", "StepReport", "Scored", "OperatorInfo", "OperatorPlan", "Shardings", "Description"} <= {
+        model.__name__ for model in MODELS
+    }
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
@@ -122,7 +125,7 @@ class TestStructure:
         assert isinstance(type("Foreign", (), methods)(), Target)
         assert isinstance(type("Started", (), dict.fromkeys(_methods(Session), lambda self: None))(), Session)
 
-    @pytest.mark.parametrize("protocol", [Target, Session])
+    @pytest.mark.parametrize("protocol", [Target, Session, Sharded])
     def test_a_missing_method_is_seen(self, protocol: type) -> None:
         for absent in _methods(protocol):
             rest = dict.fromkeys(_methods(protocol) - {absent}, lambda self: None)
@@ -131,7 +134,13 @@ class TestStructure:
     def test_the_promised_methods_are_there(self) -> None:
         assert {"describe", "validate_config", "files", "operators", "start"} <= _methods(Target)
         assert {"submit", "step", "score", "spans", "metrics", "close"} <= _methods(Session)
-        assert PROTOCOL_VERSION == 1
+        assert PROTOCOL_VERSION == 2
+
+    def test_what_version_2_adds_is_not_asked_of_a_target_of_version_1(self) -> None:
+        assert not _methods(Target) & _methods(Sharded)
+        old = type("Old", (), dict.fromkeys(_methods(Target), lambda self: None))()
+        assert isinstance(old, Target)
+        assert not isinstance(old, Sharded)
 
 
 def _methods(protocol: type) -> set[str]:

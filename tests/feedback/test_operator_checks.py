@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from feedback.operators.cases import FRESH, checked_cases, free_axes, fresh_cases, input_seed
 from feedback.operators.checks import Call, judge_case, same_bits, tolerance_for, worst_ratio
-from feedback.operators.selection import touched
+from feedback.operators.selection import reached_first, touched
 from feedback.target import Case, OperatorInfo, Tensor, Tolerance
 
 TOLERANCE = Tolerance(atol=1e-5, rtol=1e-5, reason="one rounding")
@@ -74,6 +74,21 @@ def test_input_seeds_fit_and_differ_by_purpose(seed, a, b):
     assert 0 <= input_seed(seed, *a) < 2**63
     assert (input_seed(seed, *a) == input_seed(seed, *b)) is (a == b)
     assert input_seed(seed, *a) != input_seed(seed + 1, *a)
+
+
+def test_operators_that_import_what_changed_come_first(tmp_path):
+    infos = (operator("a"), operator("b"), operator("c"))
+    for name, text in (
+        ("a", "import torch"),
+        ("b", "from engine.ops.shared import fold"),
+        ("c", "x = 'engine.ops.sharedness'"),
+    ):
+        (tmp_path / f"engine/ops/{name}").mkdir(parents=True)
+        (tmp_path / f"engine/ops/{name}/torch.py").write_text(text)
+    names = ("a", "b", "c")
+    assert reached_first(names, ("engine/ops/shared.py",), infos, tmp_path) == (("b", "a", "c"), 1)
+    assert reached_first(names, ("engine/ops/c/torch.py",), infos, tmp_path) == (("c", "a", "b"), 1)
+    assert reached_first(names, ("engine/elsewhere.c",), infos, tmp_path) == (names, 0)
 
 
 def test_touched_operators_are_the_stated_and_the_changed():

@@ -15,6 +15,7 @@ from feedback.static.scope import changed_files, scope_flaws
 from feedback.static.tampering import tampering_flaws
 from feedback.static.types import NoChecker, type_flaws
 from feedback.target import FileEntry, Role
+from target_engine.adapter import create
 
 ENTRIES = (
     FileEntry(path="engine/ops/norm/torch.py", role=Role.EDITABLE),
@@ -255,10 +256,12 @@ def test_what_the_base_had_is_not_the_candidates_doing(text):
     assert tampering("# a comment\n" + text + "\nz = 1\n", base=text) == []
 
 
-def test_this_engine_has_no_hard_fact():
-    root = Path(__file__).parents[2] / "target_engine"
-    for file in sorted(root.rglob("*.py")):
-        hard = [f for f in tampering_flaws(file.name, ast.parse(file.read_text())) if f.hard]
+def test_nothing_that_a_candidate_may_edit_has_a_hard_fact():
+    """What is protected may: the file that finds the place where a rank hangs looks at the call stacks of threads."""
+    root = Path(__file__).parents[2]
+    editable = [entry["path"] for entry in create().files() if entry["role"] == "editable"]
+    for path in (path for path in editable if path.endswith(".py")):
+        hard = [f for f in tampering_flaws(path, ast.parse((root / path).read_text())) if f.hard]
         assert hard == []
 
 
