@@ -10,6 +10,7 @@ from feedback.errors import UserError
 from infra_agent.goal import Goal, shipped_goals
 from infra_agent.repository import Entry
 from infra_agent.start import Start, nested, shipped_starts
+from target_engine.adapter import create
 from tests.infra_agent.target_files import FILES, PROFILE_PATH, SLOW_START, write_start
 
 TARGET = {path: Entry(text.encode()) for path, text in FILES.items()}
@@ -97,10 +98,21 @@ def test_first_run_keeps_the_plain_form_of_every_operator_and_no_other(trusted_r
     operators = {path.parent.name for path in engine.glob("ops/*/spec.py")}
     assert operators
     kept = {path for path in tree if path.startswith("target_engine/ops/") and path.count("/") == 3}
-    plain = ("__init__.py", "reference.py", "spec.py", "torch.py")
-    assert kept == {f"target_engine/ops/{operator}/{name}" for operator in operators for name in plain}
+    plain = ("__init__.py", "reference.py", "spec.py", "torch.py", "shardings.py", "parallel.py")
+    assert kept == {f"target_engine/ops/{operator}/{name}" for operator in operators for name in plain} & set(files)
     left_out = set(files) - set(tree)
     assert any(path.endswith("prepacked.py") for path in left_out)
     outside = {path for path in left_out if not path.startswith("target_engine/ops/")}
     folders = {path.rsplit("/", 1)[0] for path in outside}
     assert folders <= {"target_engine/profiles", "target_engine/native"}
+
+
+@pytest.mark.parametrize("name", shipped_starts())
+def test_no_shipped_start_leaves_out_what_the_engine_cannot_do_without(name: str, trusted_root: Path) -> None:
+    """What is protected defines what right means; and an operator is cut over ranks by code of its own."""
+    roles = {entry["path"]: entry["role"] for entry in create().files()}
+    whole = {path: Entry((trusted_root / path).read_bytes()) for path in roles}
+    left = set(whole) - set(Start.load(name).apply(whole, "target_engine/profiles/run.toml", {}))
+    needed = {path for path, role in roles.items() if role == "protected" and "/profiles/" not in path}
+    needed |= {path for path in roles if path.endswith(("/parallel.py", "/__init__.py"))}
+    assert not left & needed
