@@ -156,7 +156,7 @@ def _examined(asked: Asked, source: trees.Source, root: Path, worker: Worker, or
 
         trials.append(tried(case.name, session.running(call), expected, _tolerances(case, expected)))
         if not compiled:
-            compiled = session.reports(worker, asked.cases.devices)
+            compiled = session.reports(worker, tuple(dict.fromkeys((*asked.cases.devices, *asked.cases.must_compile))))
     gaps = ("compilation of later cases' launches",) if len(trials) > 1 and compiled else ()
     return concluded(
         asked.name,

@@ -46,13 +46,22 @@ def concluded(
         text = f"{subject}: {_wrong(bad, len(trials))}"
         nxt = "tf32x3 or ieee for these products" if bad[0].by_precision else None
         return Finding(Status.REFUTED, text, believed, at=places, gaps=open_, next=nxt, metrics=metrics, data=data)
-    unfit = [fact for fact in applicability(reports) if fact["device"] in must_compile]
-    if reports and all(report["problem"] for report in reports):
-        unfit = applicability(reports)
+    launched = [trial for trial in trials if trial.seen.get("launches")]
+    if not launched:
+        text = f"{subject}: no kernel was launched: what came back was computed some other way"
+        return Finding(Status.UNSUPPORTED, text, gaps=(text, *open_), metrics=metrics, data=data)
+    if len(launched) < len(trials):
+        unlaunched = ", ".join(trial.case for trial in trials if trial not in launched)
+        open_ = (f"cases in which no kernel was launched: {unlaunched}", *open_)
+    unfit = _unfit(reports, must_compile)
     if unfit:
         text = f"{subject}: {unfit[0]['kernel']} {unfit[0]['fact']}"
         places = (at,) if at else ()
         return Finding(Status.REFUTED, text, Confidence.DIRECT, at=places, gaps=open_, metrics=metrics, data=data)
+    unknown = _unknown(reports, must_compile)
+    if unknown:
+        text = f"{subject}: right as interpreted, but whether it compiles is not known: {unknown}"
+        return Finding(Status.INCONCLUSIVE, text, believed, gaps=(unknown, *open_), metrics=metrics, data=data)
     worst = max(trial.worst.ratio for trial in trials)
     cases = "1 case" if len(trials) == 1 else f"{len(trials)} cases"
     text = (
@@ -60,6 +69,32 @@ def concluded(
         f"error {worst:.0%} of what is allowed{compile_text(reports)}"
     )
     return Finding(Status.CONFIRMED, text, believed, gaps=open_, metrics=metrics, data=data)
+
+
+def _unfit(reports: Reports, must_compile: Sequence[str]) -> list[dict[str, str]]:
+    """Facts that rule the subject out: a promised device on which a kernel cannot be used, and a kernel that can be
+    used on no device that it was compiled for.
+    """
+    facts = applicability(reports)
+    found = [fact for fact in facts if fact["device"] in must_compile]
+    for kernel in dict.fromkeys(report["kernel"] for report in reports):
+        devices = {report["device"] for report in reports if report["kernel"] == kernel}
+        own = [fact for fact in facts if fact["kernel"] == kernel]
+        if devices == {fact["device"] for fact in own}:
+            found += [fact for fact in own if fact not in found]
+    return found
+
+
+def _unknown(reports: Reports, must_compile: Sequence[str]) -> str:
+    """A promised device of which nothing is known (not compiled for, or not within the time), or an empty text."""
+    for device in must_compile:
+        own = [report for report in reports if report["device"] == device]
+        if not own:
+            return f"nothing was compiled for {device}"
+        late = next((report for report in own if report.get("timed_out")), None)
+        if late is not None:
+            return f"{late['kernel']} for {device}: {late['problem']}"
+    return ""
 
 
 def compile_text(reports: Reports) -> str:
@@ -76,6 +111,8 @@ def applicability(reports: Reports) -> list[dict[str, str]]:
     """Where a kernel cannot be used, and why: it does not compile there, or needs more than the device has."""
     found = []
     for report in reports:
+        if report.get("timed_out"):
+            continue  # slow is not unable
         reasons = [f"does not compile for {report['device']}: {report['problem']}"] if report["problem"] else []
         for reason in [*reasons, *report["excess"]]:
             found.append({"kernel": report["kernel"], "device": report["device"], "fact": reason})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +117,14 @@ def _tried(bench: Bench, chosen: Sequence[Examined], worker: Worker, root: Path)
     deadline = time.monotonic() + BUDGET_SECONDS
     gaps: list[str] = []
     done: list[Examined] = []
+    missed: list[str] = []
     for examined in chosen:
         tolerance = tolerance_for(examined.info, dtype)
         if tolerance is None:
-            gaps.append(f"{examined.info.name} has no tolerance for {dtype}")
+            missed.append(f"{examined.info.name} has no tolerance for {dtype}")
             continue
         if time.monotonic() > deadline:
-            gaps.append(f"{examined.info.name} not reached in {BUDGET_SECONDS:g} s")
+            missed.append(f"{examined.info.name} not reached in {BUDGET_SECONDS:g} s")
             continue
         try:
             _try_operator(bench, examined, tolerance, worker, deadline, gaps)
@@ -132,7 +133,12 @@ def _tried(bench: Bench, chosen: Sequence[Examined], worker: Worker, root: Path)
         if examined.trials:
             done.append(examined)
     worker.imported()
-    return _finding(done, golden.confidence(triton), gaps, root)
+    found = _finding(done, golden.confidence(triton), (*missed, *gaps), root)
+    if missed and found.status is Status.CONFIRMED:
+        # The predicate speaks of every touched operator.
+        text = f"{len(missed)} of {len(chosen)} operators were not tried: {missed[0]}; {found.observed}"
+        return replace(found, status=Status.INCONCLUSIVE, observed=text)
+    return found
 
 
 def _finding(

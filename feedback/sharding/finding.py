@@ -60,15 +60,23 @@ class Record:
         return min(found, key=lambda step: (order[step.name], bool(step.unknown)))
 
 
-def finding(records: Sequence[Record], gaps: Sequence[str], whole: int, interpreted: Mapping[str, str]) -> Finding:
-    """The verdict's content. `whole` counts the operators of the plan that nothing cuts."""
+def finding(
+    records: Sequence[Record],
+    gaps: Sequence[str],
+    whole: int,
+    interpreted: Mapping[str, str],
+    missed: Sequence[str] = (),
+) -> Finding:
+    """The verdict's content. `whole` counts the operators of the plan that nothing cuts; `missed` are cuts of the plan
+    that were not tried, a phrase each: with one of them nothing is confirmed.
+    """
     bad = [record for record in records if record.bad]
     conditions = sum(len(record.outcomes) for record in records)
     calls = sum(record.calls for record in records)
     metrics = {"cuts": float(len(records)), "conditions": float(conditions), "calls": float(calls)}
     data = {"cuts": [as_data(record) for record in records], "interpreted": dict(interpreted)}
     confidence = Confidence.HEURISTIC if interpreted else Confidence.DIRECT
-    unseen = (*gaps, *NOT_SEEN)
+    unseen = (*missed, *gaps, *NOT_SEEN)
     if bad:
         first = bad[0]
         others = ", ".join(record.cut.name for record in bad[1:4])
@@ -84,6 +92,10 @@ def finding(records: Sequence[Record], gaps: Sequence[str], whole: int, interpre
             data=data,
             arrays=first.sample,
         )
+    if missed:
+        tried = f"no deviation in the {len(records)} that were"
+        text = f"{len(missed)} cuts of the plan were not tried: {missed[0]}; {tried}"
+        return Finding(Status.INCONCLUSIVE, text, confidence, gaps=unseen, metrics=metrics, data=data)
     unchecked = [record.cut.name for record in records if not record.outcomes]
     if unchecked:
         text = f"{len(unchecked)} of {len(records)} cuts could not be tried on any input: {', '.join(unchecked[:4])}"

@@ -20,7 +20,7 @@ from feedback.sharding.subject import Subject
 from feedback.sharding.sweep import attribution, growths
 from feedback.sharding.trial import TURNS, Outcome, Trials
 from feedback.static.scope import changed_files
-from feedback.target import PlanRow, Tolerance
+from feedback.target import PlanRow, Tolerance, Unsupported
 from feedback.verdict import Confidence, Location, Predicate, Status, Verdict
 from feedback.workers.failures import WorkerFailure
 
@@ -90,6 +90,7 @@ def _examine(bench: Bench) -> Finding:
             return Finding(Status.UNSUPPORTED, f"{', '.join(question.operators)} is not cut: {why}", gaps=(why,))
     dtype, deadline = compute_type(bench, config), time.monotonic() + BUDGET_SECONDS
     records: list[Record] = []
+    missed, gaps = gaps, []
     found, reached = reachable_first(found, changed, question.candidate.root)
     with Subject(bench, {row.operator for row in plan.rows}) as subject:
         for number, cut in enumerate(found):
@@ -98,10 +99,10 @@ def _examine(bench: Bench) -> Finding:
                 break
             tolerance = allowed(cut, dtype)
             if tolerance is None:
-                gaps.append(f"{cut.name} has no tolerance for {dtype}")
+                missed.append(f"{cut.name} has no tolerance for {dtype}")
                 continue
             if time.monotonic() > deadline:
-                gaps.append(f"{cut.name} not reached in {BUDGET_SECONDS:g} s")
+                missed.append(f"{cut.name} not reached in {BUDGET_SECONDS:g} s")
                 continue
             record = Record(cut)
             records.append(record)
@@ -109,12 +110,18 @@ def _examine(bench: Bench) -> Finding:
             _try(bench, trials, record, deadline, gaps)
             explained = sum(1 for other in records if other.bad) <= EXPLAINED
             if record.bad and explained and subject.alive:
-                _explain(bench, trials, record, tolerance)
+                try:
+                    _explain(bench, trials, record, tolerance)
+                except (OracleFailure, Unsupported, WorkerFailure) as error:
+                    # What was seen stands, whatever becomes of its explanation.
+                    gaps.append(f"why {cut.name} deviates could not be looked into: {error}")
             record.calls = trials.calls
             if not subject.alive:
-                gaps += [f"{other.name} not reached: the candidate's worker is gone" for other in _after(found, cut)]
+                missed += [f"{other.name} not reached: the candidate's worker is gone" for other in _after(found, cut)]
                 break
-        return finding(records, (*gaps, *subject.gaps()), whole, subject.interpreted)
+        if subject.interpreted and not subject.launched:
+            missed.append(f"no kernel was launched by {', '.join(subject.interpreted)}")
+        return finding(records, (*gaps, *subject.gaps()), whole, subject.interpreted, missed)
 
 
 def _notes(rows: Sequence[PlanRow], operators: Sequence[str]) -> list[str]:

@@ -48,6 +48,7 @@ class Subject:
         found = self._worker.call("unavailable_operators", self._config, sorted(set(operators)))
         if not isinstance(found, dict):
             raise WorkerFailure("protocol", "unavailable_operators", f"{type(found).__name__} came, no table")
+        self.launched = False
         self.interpreted = {str(name): one_line(str(reason), 120) for name, reason in found.items()}
 
     def __enter__(self) -> Self:
@@ -79,7 +80,12 @@ class Subject:
         """What interpretation leaves open."""
         if not self.interpreted:
             return ()
-        return (f"{', '.join(self.interpreted)} interpreted, not run on a GPU", *NOT_MODELLED)
+        return (
+            f"{', '.join(self.interpreted)} interpreted, not run on a GPU, by an interpreter in the process of the "
+            "code that it judges",
+            "repeated calls, and all but a few conditions of each cut, where kernels are interpreted",
+            *NOT_MODELLED,
+        )
 
     def run(
         self, cut: Cut, case: Case, pieces: Sequence[Arrays], exact: Sequence[str] = (), wide: bool = False
@@ -100,6 +106,8 @@ class Subject:
             found = self._worker.call("interpreted", mode, METHOD, arguments, timeout=seconds)
             if not isinstance(found, dict):
                 raise WorkerFailure("protocol", METHOD, f"{type(found).__name__} came, no answer")
+            seen = found.get("seen")
+            self.launched = self.launched or (isinstance(seen, dict) and bool(seen.get("launches")))
             answer = _answer(found.get("result"), len(pieces))
             if ": Unfaithful: " in answer.failed:
                 raise Unsupported(f"the rounding of {answer.failed.partition('Unfaithful: ')[2]} is not modelled")

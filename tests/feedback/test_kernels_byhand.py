@@ -242,7 +242,9 @@ def mixed(x, y, out, flags, N):
 """
     (tmp_path / "kernels.py").write_text(reading)
     verdict = asked("mixed", MIXED)
-    assert verdict.status is Status.CONFIRMED, verdict.line()
+    # It launches nothing, so nothing is said of a kernel; but it got as far as a right result, past its own assertion.
+    assert verdict.status is Status.UNSUPPORTED, verdict.line()
+    assert verdict.metrics["worst_error_ratio"] < 1
 
 
 def test_a_function_is_called_and_what_it_returns_is_compared(asked, tmp_path):
