@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.arms.finals import Finals, finals, side_by_side
-from experiments.arms.searching import ARMS, Arm, Searched, searched
+from experiments.arms.searching import ARMS, Arm, Floor, Searched, searched
 from experiments.worlds import ADAPTER
 from feedback.errors import UserError
 from infra_agent.experiments import Context, Result
@@ -30,11 +30,13 @@ def run(context: Context) -> Result:
     """Search with every arm and seed, then compare."""
     seeds = range(context.seed, context.seed + int(context.option("seeds", "3")))
     found: list[Searched] = []
+    floor = Floor(context.out / "floor.json")
     for seed in seeds:
         goal = goal_for(context, seed)
         for arm in ARMS:
             context.say(f"seed {seed}: {arm.name}")
-            found.append(searched(arm, goal, context.out / "searches" / f"{seed}-{arm.name.replace(' ', '-')}"))
+            folder = context.out / "searches" / f"{seed}-{arm.name.replace(' ', '-')}"
+            found.append(searched(arm, goal, folder, floor))
             context.say(f"{arm.name}: {len(found[-1].kept)} kept of {found[-1].candidates}; {found[-1].reason}")
     from feedback.workers.pool import WorkerPool
 

@@ -6,16 +6,19 @@ instead. What is measured goes into a ledger in the arm's folder, so a search th
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.arms.random_search import LaunchAssignments, RandomSearch, space_of
 from experiments.worlds import FixedLibrary, opened, place_of
+from feedback.errors import UserError
 from feedback.probe import Tree
+from feedback.statistics import NoiseFloor
 from infra_agent.goal import Goal
 from infra_agent.ledger import Ledger
 from infra_agent.loop import try_move
@@ -23,7 +26,7 @@ from infra_agent.measurements.live import LiveMeasurements
 from infra_agent.measurements.setup import Ground
 from infra_agent.progress import Lines
 from infra_agent.proposers.embedded import Aim, Proposal, Stop, propose
-from infra_agent.records import MoveRecord, Outcome, RunRecord
+from infra_agent.records import BaselineRecord, MoveRecord, Outcome, RunRecord
 from infra_agent.steps import MARGIN, Steps
 
 #: What stands in the place of `propose`, with its arguments.
@@ -79,14 +82,43 @@ class Searched:
         return self.curve[-1][1]
 
 
-def searched(arm: Arm, goal: Goal, folder: Path, show: Lines | None = None) -> Searched:
+class Floor:
+    """The noise floor of this machine, measured on the start by the first search of the session and used by all: they
+    begin from the same state, and none pays for it out of its budget. Kept in a file, for an experiment that goes on.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._found: tuple[BaselineRecord, NoiseFloor] | None = None
+        if file.is_file():
+            told = json.loads(file.read_text(encoding="utf-8"))
+            self._found = BaselineRecord.model_validate(told["record"]), NoiseFloor(**told["noise"])
+
+    def of(self, steps: Steps, world: LiveMeasurements, start: str) -> BaselineRecord:
+        """The start as measured, now or before."""
+        if self._found is None:
+            record, noise = steps.baseline(start), world.noise
+            assert noise is not None
+            self._found = record, noise
+            told = {"record": record.model_dump(mode="json"), "noise": asdict(noise)}
+            self._file.write_text(json.dumps(told), encoding="utf-8")
+        record, world.noise = self._found
+        if record.commit != start:
+            raise UserError(f"{self._file} is of another start: give the experiment an empty folder")
+        steps.ledger.note("baseline", "start", record)
+        steps.spent = 0.0
+        return record
+
+
+def searched(arm: Arm, goal: Goal, folder: Path, floor: Floor, show: Lines | None = None) -> Searched:
     """Search with one arm until its budget or its proposer says stop."""
     goal, place = place_of(goal, folder)
     library = FixedLibrary(arm.kinds)
     with Ledger.open(place.ledger) as ledger, opened(goal, place, library, arm.world) as (world, ground):
         record = ledger.once("run", "run", {"goal": goal.digest}, ground.record, RunRecord)
         steps = Steps(goal, ledger, world, show or Lines(sys.stderr))
-        kept, curve, reason = _search(steps, arm.proposer(goal, ground), record.base_commit)
+        start = floor.of(steps, world, record.base_commit)
+        kept, curve, reason = _search(steps, arm.proposer(goal, ground), start)
         best = kept[-1].commit if kept and kept[-1].commit else record.base_commit
         state = Tree(ground.workspace.worktree(best), best, ground.workspace.config(best))
         return Searched(
@@ -103,12 +135,14 @@ def searched(arm: Arm, goal: Goal, folder: Path, show: Lines | None = None) -> S
         )
 
 
-def _search(steps: Steps, proposer: Proposer, start: str) -> tuple[list[MoveRecord], list[tuple[float, float]], str]:
+def _search(
+    steps: Steps, proposer: Proposer, start: BaselineRecord
+) -> tuple[list[MoveRecord], list[tuple[float, float]], str]:
     """The page of `infra_agent.loop.run` with another proposer and all of the budget for the search."""
     goal = steps.goal
     aim = Aim(goal.objective.metric, MARGIN)
-    rules = steps.rules(steps.baseline(start))
-    best, history, kept = start, [], list[MoveRecord]()
+    rules = steps.rules(start)
+    best, history, kept = start.commit, [], list[MoveRecord]()
     curve = [(steps.spent, 1.0)]
     facts, openings = steps.observe(best)
     while True:

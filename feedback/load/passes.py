@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from feedback.load.ab import Arm, ArmFailed, PassRun, Policy, run_pass, too_disturbed
@@ -66,18 +68,32 @@ def quiet_pass(base: Arm, candidate: Arm, salted: Salted, policy: Policy, repeat
     raise TooDisturbed(f"{reason}; {len(thrown)} passes were thrown away", thrown)
 
 
+#: With fewer requests a pass says little about an engine that serves several at once.
+LEAST_ROWS = 4
+
+
 @dataclass(frozen=True)
 class FloorSettings:
     """How the noise floor is measured: so many independent pairs, over the first `rows` of the workload (None: all).
 
     Each pair is two fresh engines: what differs from start to start is most of what a single pass cannot average away.
-    Fewer rows cost less and make the floor a little too wide, never too narrow.
+    Fewer rows cost less and make the floor a little too wide, never too narrow: where all pairs would take longer than
+    `seconds`, judged by how long the first engine took to serve the rows, there are fewer of them, down to
+    `LEAST_ROWS`.
     """
 
     pairs: int = 4
     rows: int | None = 8
     policy: Policy = field(default_factory=Policy)
     repeats: int = 2
+    seconds: float | None = None
+
+    def affordable(self, rows: int, seconds: float) -> int:
+        """How many of `rows`, which one engine served in `seconds`, a pair may have: two engines serve them twice."""
+        needed = 4 * self.pairs * seconds
+        if self.seconds is None or needed <= self.seconds:
+            return rows
+        return min(rows, max(LEAST_ROWS, int(rows * self.seconds / needed)))
 
 
 def measure_noise_floor(
@@ -88,9 +104,17 @@ def measure_noise_floor(
     salted = Salted(part, tokenize, "floor", seed, tree.commit)
     warm = salted.requests()
     used = []
-    for _ in range(settings.pairs):
+    for number in range(settings.pairs):
         try:
-            with arms.fresh(tree, "base", warm) as one, arms.fresh(tree, "base", warm) as other:
+            began = time.perf_counter()
+            with ExitStack() as open_:
+                one = open_.enter_context(arms.fresh(tree, "base", warm))
+                served = time.perf_counter() - began
+                if number == 0 and (rows := settings.affordable(len(part.rows), served)) < len(part.rows):
+                    part = part.head(rows)
+                    salted = Salted(part, tokenize, "floor", seed, tree.commit)
+                    warm = salted.requests()
+                other = open_.enter_context(arms.fresh(tree, "base", warm))
                 used.append(quiet_pass(one.arm, other.arm, salted, settings.policy, settings.repeats))
         except (WorkerFailure, Misreport) as error:
             raise BaseFailed(f"the base failed in an A/A pass: {_line(error)}") from error

@@ -46,6 +46,9 @@ PASSES = 2
 #: held impossible.
 SHARE_SLACK = 0.1
 
+#: What measuring the noise floor may take, as a share of the search's budget.
+FLOOR_SHARE = 0.2
+
 #: Seconds to wait for a quiet machine before the noise floor is tried again.
 BASELINE_PATIENCE = (60.0, 120.0)
 
@@ -67,6 +70,17 @@ class LiveMeasurements:
     @property
     def guesses(self) -> Mapping[str, float]:
         return {name: probe.cost_prior for name, probe in self._probes.items() if name not in OBSERVING}
+
+    @property
+    def noise(self) -> NoiseFloor | None:
+        """The session's noise floor, once it was measured; one that another world of this session measured on the same
+        start may be set.
+        """
+        return self._context.noise
+
+    @noise.setter
+    def noise(self, floor: NoiseFloor) -> None:
+        self._context.noise = floor
 
     # -- observing -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +104,8 @@ class LiveMeasurements:
         """A/A passes, tried again when others disturbed them. Bounds relative to the start need the whole workload."""
         goal = self._ground.goal
         relative = any(bound.relative for bound in goal.bounds)
-        settings = FloorSettings(pairs=2, rows=None) if relative else FloorSettings()
+        affordable = FLOOR_SHARE * goal.budget.wall_seconds
+        settings = FloorSettings(pairs=2, rows=None) if relative else FloorSettings(seconds=affordable)
         for patience in BASELINE_PATIENCE:
             try:
                 return measure_noise_floor(self._arms, tree, workload, self._oracle.tokenize, settings, goal.seed)

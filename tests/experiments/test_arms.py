@@ -79,7 +79,7 @@ def test_the_search_makes_the_decisions_of_the_loop(tmp_path: Path) -> None:
     play(typical(), tmp_path / "loop")
     with Ledger.open(tmp_path / "search") as ledger:
         steps = Steps(goal(), ledger, RecordedMeasurements(typical()), Silent())
-        found, curve, reason = _search(steps, propose, START)
+        found, curve, reason = _search(steps, propose, steps.baseline(START))
     assert decisions(tmp_path / "search") == decisions(tmp_path / "loop")
     assert ["+".join(record.skeletons) for record in found] == kept(tmp_path / "loop")
     assert reason
@@ -93,7 +93,7 @@ def test_a_search_that_is_begun_again_goes_on(tmp_path: Path) -> None:
     for _ in range(2):
         with Ledger.open(tmp_path / "search") as ledger:
             steps = Steps(goal(), ledger, RecordedMeasurements(typical()), Silent())
-            results.append(_search(steps, propose, START))
+            results.append(_search(steps, propose, steps.baseline(START)))
     assert results[0] == results[1]
 
 
