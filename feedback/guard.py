@@ -14,6 +14,7 @@ from pathlib import Path
 from feedback.target import FileEntry, Role
 
 ABSENT = "absent"
+MISSING = "is missing"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Tampering:
     path: str
     what: str
     when: str
+
+    @property
+    def missing(self) -> bool:
+        """Whether the file is not there at all."""
+        return self.what == MISSING
 
     def text(self) -> str:
         """`target_engine/spans.py changed (before the probe)`."""
@@ -59,7 +65,7 @@ def tampering(trusted: Mapping[str, str], seen: Mapping[str, str], when: str) ->
         if digest != trusted[path]:
             linked = digest.startswith("link:")
             what = (
-                "is missing"
+                MISSING
                 if digest == ABSENT
                 else f"is a link to {digest[5:]}"
                 if linked

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -172,7 +172,9 @@ def _examined(bench: Bench, examine: Callable[[Bench], Finding]) -> Finding:
 def _guard(bench: Bench, trusted: Mapping[str, str], when: str) -> Finding | None:
     """A refutation when a protected file of the candidate is not the trusted one."""
     seen = protected_digests(bench.question.candidate.root, bench.oracle.entries())
-    found = tampering(trusted, seen, when)
+    # A tree under test has one launch profile, its own: that the others are gone says nothing about it.
+    profiles = PurePosixPath(bench.oracle.description().profile_path).parent
+    found = [flaw for flaw in tampering(trusted, seen, when) if not (flaw.missing and _profile(flaw.path, profiles))]
     if not found:
         return None
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -183,6 +185,11 @@ def _guard(bench: Bench, trusted: Mapping[str, str], when: str) -> Finding | Non
         at=tuple(Location(file=item.path) for item in found[:8]),
         data={"tampering": [vars(item) for item in found]},
     )
+
+
+def _profile(path: str, folder: PurePosixPath) -> bool:
+    """Whether a file is a launch profile of the target."""
+    return PurePosixPath(path).parent == folder != PurePosixPath() and path.endswith(".toml")
 
 
 def _imports(bench: Bench) -> Finding | None:

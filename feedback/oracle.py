@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from feedback.guard import file_digest, protected_digests
 from feedback.load.collect import Misreport
 from feedback.load.metrics import RequestRecord
 from feedback.probe import Tree
+from feedback.remembering import MEMORY, Memory
 from feedback.target import (
     Arrays,
     Case,
@@ -34,50 +34,16 @@ from feedback.target import (
     Unsupported,
 )
 from feedback.verdict import canonical_json
-from feedback.workers.failures import WorkerFailure
+from feedback.workers.failures import WorkerFailure, lacks
 from feedback.workers.handle import SessionHandle, Worker
 from feedback.workers.pool import WorkerPool
 
-#: Most bytes of arrays that are remembered; logits of 1,000 positions over 49,152 tokens are 200 MB.
-MEMORY_BYTES = 768 << 20
+__all__ = ["MEMORY", "Memory", "Oracle", "OracleFailure"]
 
 
 class OracleFailure(Exception):
     """The trusted side failed, so nothing was learnt about the candidate; the text is one line."""
 
-
-class Memory:
-    """Least recently used values by key, bounded by the bytes of their arrays."""
-
-    def __init__(self, limit: int = MEMORY_BYTES) -> None:
-        self._limit, self._used = limit, 0
-        self._kept: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-
-    def get(self, key: str, compute: Callable[[], Any]) -> Any:
-        """The value of `key`, computed when it is not kept. Values are shared: callers do not change them."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
-        value = compute()
-        size = _bytes(value)
-        self._kept[key] = (value, size)
-        self._used += size
-        while self._used > self._limit and len(self._kept) > 1:
-            self._used -= self._kept.popitem(last=False)[1][1]
-        return value
-
-
-def _bytes(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, list | tuple):
-        return sum(_bytes(item) for item in value)
-    if isinstance(value, dict):
-        return sum(_bytes(item) for item in value.values())
-    return 64
-
-
-MEMORY = Memory()
 
 _ORACLES: weakref.WeakKeyDictionary[WorkerPool, dict[str, Oracle]] = weakref.WeakKeyDictionary()
 
@@ -184,10 +150,14 @@ class Oracle:
         seed: int,
         cut: int,
         constants: Mapping[str, int] | None = None,
+        given: Arrays | None = None,
     ) -> dict[str, Any]:
         """What each rank is given and must give on fresh inputs; see `feedback.target.Sharded.sharded_question`.
-        `constants` are drawn from other seeds, by name.
+        `constants` are drawn from other seeds, by name. `given` are whole inputs in place of fresh ones.
         """
+        if given is not None:
+            named = (operator, sharding, case.model_dump(), config)
+            return self._optional("sharded_question", *named, given, ranks, cut)
 
         def compute() -> Any:
             inputs = self.inputs(operator, case, config, seed)
@@ -198,6 +168,15 @@ class Oracle:
 
         asked = (operator, sharding, case.model_dump(mode="json"), config, ranks, seed, cut, dict(constants or {}))
         return self._remembered("sharded_question", asked, compute)
+
+    def captured(
+        self, config: dict[str, Any], tokens: Sequence[int]
+    ) -> tuple[list[tuple[str, Case, Arrays]], list[str]]:
+        """(operator, case, whole inputs) out of a running model, and the operators that were left out."""
+        known, listed = self.known_config(config), list(tokens)
+        found = self._remembered("captured", (known, listed), lambda: self._optional("captured_inputs", known, listed))
+        calls = [(call["operator"], Case.model_validate(call["case"]), call["inputs"]) for call in found["calls"]]
+        return calls, list(found["left_out"])
 
     def tokenize(self, texts: list[str], chat: bool = False) -> list[list[int]]:
         """Token ids of each text."""
@@ -237,7 +216,11 @@ class Oracle:
     def hidden(self, tokens: Sequence[int], layer: int) -> tuple[int, np.ndarray]:
         """The number of layers, and what enters one of them: float32 [tokens, size]."""
         listed = list(tokens)
-        return self._remembered("hidden", (listed, layer), lambda: self._on_session(lambda s: s.hidden(listed, layer)))
+
+        def compute() -> Any:
+            return self._lenient("hidden", lambda: self._on_session(lambda s: s.hidden(listed, layer)))
+
+        return self._remembered("hidden", (listed, layer), compute)
 
     def generated(self, requests: Sequence[Request]) -> tuple[RequestRecord, ...]:
         """What the model delivers for requests that carry token ids, in order."""
@@ -267,17 +250,15 @@ class Oracle:
 
     def _optional(self, method: str, *arguments: Any) -> Any:
         """A method that a target need not have; raises `Unsupported` where it has none."""
+        return self._lenient(method, lambda: self._call(method, *arguments))
+
+    def _lenient(self, method: str, ask: Callable[[], Any]) -> Any:
         if self.description().protocol_version < 2:
             raise Unsupported(f"this target follows version 1 of the protocol and has no {method}")
         try:
-            return self._call(method, *arguments)
+            return ask()
         except OracleFailure as error:
-            cause = error.__cause__
-            if (
-                isinstance(cause, WorkerFailure)
-                and (cause.error_type, cause.location) == ("AttributeError", None)
-                and repr(method) in cause.line
-            ):
+            if lacks(error.__cause__, method):
                 raise Unsupported(f"this target has no {method}") from error
             raise
 

@@ -352,6 +352,12 @@ class Sharded(Protocol):
         may be uneven, another one.
         """
 
+    def captured_inputs(self, config: dict[str, Any], tokens: list[int]) -> dict[str, Any]:
+        """`calls`: `operator`, `case` (`Case` fields) and whole `inputs`, constants included, as the running model gave
+        them to its operators for these tokens, a few calls an operator; called on the trusted checkout only.
+        `left_out` names operators of which none could be kept.
+        """
+
     def sharded_run(
         self,
         operator: str,

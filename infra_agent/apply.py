@@ -22,18 +22,21 @@ from infra_agent.records import RunRecord
 from infra_agent.repository import Entry, Repository, Signature
 from infra_agent.start import is_profile
 from infra_agent.targetfiles import sha256
-from infra_agent.workspace import AUTHOR, KeptMove, Workspace
+from infra_agent.workspace import AUTHOR, NEEDS, KeptMove, Workspace
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The new branch: `commits` are the kept moves on it, `head` what it began from."""
+    """The new branch: `commits` are the kept moves on it, `head` what it began from. `needs`: what a person has to
+    approve before it is merged, a phrase each.
+    """
 
     branch: str
     head: str
     tip: str
     folder: str
     commits: tuple[str, ...]
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ def apply_run(run: RunPaths, folder: Path, branch: str | None = None, prefix: st
     }
     tip, tree = _step(site, tip, tree, back, _back_message(record), author, committer)
     repository.set_branch(name, tip, None)
-    return Applied(name, site.head, tip, site.prefix, tuple(commits))
+    needs = tuple(f"{move.subject}: {move.trailers[NEEDS]}" for move in moves if NEEDS in move.trailers)
+    return Applied(name, site.head, tip, site.prefix, tuple(commits), needs)
 
 
 def _branch(repository: Repository, name: str) -> str:

@@ -28,7 +28,7 @@ from feedback.errors import UserError
 from feedback.globs import matches_any
 from feedback.verdict import digest_of
 from infra_agent import paths, tomltext, validation
-from infra_agent.metrics import METRICS, OBJECTIVES, Direction, find
+from infra_agent.metrics import DEVIATIONS, METRICS, OBJECTIVES, Direction, find
 from infra_agent.wording import did_you_mean
 
 ApprovalKind = Literal["launch", "code", "numerics", "concurrency"]
@@ -200,14 +200,21 @@ class Goal(_Section):
         left = tuple(kind for kind in self.approval.kinds if kind not in set(kinds))
         return self.model_copy(update={"approval": Approval(kinds=left)})
 
-    def overridden(self, wall_seconds: float | None = None, seed: int | None = None) -> Goal:
-        """The same goal with another budget or seed; `UserError` when they are not valid."""
+    def overridden(self, wall_seconds: float | None = None, seed: int | None = None, start: str | None = None) -> Goal:
+        """The same goal with another budget, seed or start (a shipped name or a folder); `UserError` when they are not
+        valid.
+        """
         if wall_seconds is not None and not 0 < wall_seconds < float("inf"):
             raise UserError(f"--wall-seconds must be above 0, not {wall_seconds}")
         if seed is not None and seed < 0:
             raise UserError(f"--seed must not be negative, as {seed} is")
         budget = self.budget if wall_seconds is None else self.budget.model_copy(update={"wall_seconds": wall_seconds})
-        return self.model_copy(update={"budget": budget, "seed": self.seed if seed is None else seed})
+        update: dict[str, Any] = {"budget": budget, "seed": self.seed if seed is None else seed}
+        if start is not None:
+            from infra_agent.start import Start
+
+            update["start"] = str(Start.load(start).folder.resolve())
+        return self.model_copy(update=update)
 
     def to_toml(self) -> str:
         """The goal as a file that `load` reads back."""
@@ -273,6 +280,8 @@ def _resolved(goal: Goal, path: Path, text: str) -> dict[str, Any]:
 
 def _constraint(name: str, bound: float | str) -> Constraint:
     metric = find(name)
+    if metric is not None and metric.name in DEVIATIONS:
+        raise ValueError("can be the objective of a run, and not a bound of another one")
     if metric is None:
         hint = did_you_mean(name, METRICS) or "; known: " + ", ".join(sorted(METRICS))
         raise ValueError(f"not a figure that can be bounded{hint}")

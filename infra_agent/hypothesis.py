@@ -24,7 +24,11 @@ class Move(Record):
     `key` identifies what the move does, not where it was found in a list: the same change on another state of the
     target has the same key. `share` is the part of the engine's busy time that it acts on (0..1); `gain` and `spread`
     are mean and standard deviation of the logarithm of the end-to-end ratio. A bundle names the keys of the moves it
-    makes together in `parts`.
+    makes together in `parts`. `layers` are feedback layers that must confirm it beyond those that its kind needs.
+
+    A move that `mends` results changes no speed on purpose: its ratio is that of the deviation, `slowdown` the log of
+    the time that it is expected to cost, `places` the keys of the same move at single places (none where it has one),
+    `where` the places in words.
     """
 
     key: str
@@ -39,6 +43,11 @@ class Move(Record):
     changes_numerics: bool = False
     launch: dict[str, Any] = Field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    mends: bool = False
+    slowdown: float = Field(default=0.0, ge=0)
+    places: tuple[str, ...] = ()
+    where: str = ""
     reasons: tuple[str, ...] = ()
 
     @property

@@ -35,6 +35,9 @@ PRIORS: dict[tuple[Kind, str], tuple[float, float]] = {
     ("code", "smoke"): (0.8, 8.0),
     ("code", "operators"): (1.0, 5.0),
     ("code", "microbench"): (1.0, 2.0),
+    ("code", "kernels"): (1.0, 4.0),
+    ("code", "sharding"): (1.0, 4.0),
+    ("code", "sharded_model"): (0.5, 5.0),
     ("code", "accuracy"): (0.6, 6.0),
     ("code", "load"): (1.0, 1.5),
 }
@@ -44,7 +47,7 @@ UNKNOWN = (0.5, 4.0)
 SOUND = "sound"
 
 #: Flaws are counted in this order: a move with several is known by the first. Other layers come before `load`.
-FLAWS = ("static", "smoke", "operators", "accuracy", "microbench")
+FLAWS = ("static", "smoke", "operators", "kernels", "sharding", "sharded_model", "accuracy", "microbench")
 
 #: Chance that a layer finds the flaw that it is there to find.
 FINDS = 0.98
@@ -56,6 +59,11 @@ SEES: dict[tuple[str, str], float] = {
     ("operators", "smoke"): 0.3,  # grossly wrong: the first tokens already differ
     ("operators", "accuracy"): 0.5,
     ("operators", "load"): 0.3,
+    ("operators", "kernels"): 0.5,
+    ("kernels", "sharding"): 0.6,  # where a cut runs the kernel too
+    ("kernels", "sharded_model"): 0.4,
+    ("sharding", "sharded_model"): 0.5,  # a few lengths of one model, against every cut under many conditions
+    ("sharded_model", "sharding"): 0.3,
     ("accuracy", "operators"): 0.2,
     ("accuracy", "load"): 0.1,
     ("microbench", "load"): 0.9,  # slower alone is seldom faster in service
@@ -116,8 +124,12 @@ class Experience:
 
 
 def required(move: Move) -> frozenset[str]:
-    """Layers without whose answer a move cannot be kept."""
-    layers = {"static", "smoke", "load"}
+    """Layers without whose answer a move cannot be kept. What mends results is judged by the layers that it names: it
+    need not be faster, and where it starts from, an engine may not even answer.
+    """
+    if move.mends:
+        return frozenset({"static", *move.layers})
+    layers = {"static", "smoke", "load", *move.layers}
     if move.kind != "launch":
         layers.add("operators")
     if move.changes_numerics:
@@ -129,7 +141,8 @@ def optional(move: Move) -> frozenset[str]:
     """Layers that may be asked when that is cheaper on average: a microbench for a move that claims to make operators
     faster.
     """
-    return frozenset({"microbench"}) if move.kind != "launch" and move.operators else frozenset()
+    faster = move.kind != "launch" and move.operators and not move.mends
+    return frozenset({"microbench"}) if faster else frozenset()
 
 
 def belief(move: Move, experience: Experience, held: Iterable[str] = ()) -> Belief:

@@ -16,11 +16,13 @@ from infra_agent.goal import Goal
 from infra_agent.ladder import next_probe
 from infra_agent.ledger import Ledger
 from infra_agent.measurements import Measurements, Remembered, Subject
+from infra_agent.metrics import DEVIATIONS
 from infra_agent.paths import RunPaths
 from infra_agent.progress import Lines, Progress, progress
 from infra_agent.proposers.causes import Facts
 from infra_agent.proposers.embedded import Aim, Proposal, Stop, Trial, propose
 from infra_agent.records import CandidateRecord, EndRecord, MoveRecord, Outcome, ProposalRecord, RunRecord
+from infra_agent.repair import repair
 from infra_agent.steps import MARGIN, Steps
 
 
@@ -57,6 +59,8 @@ def run_goal(goal: Goal, place: RunPaths, show: Lines | None = None) -> EndRecor
     told = show or progress(goal.budget.wall_seconds)
     with Ledger.open(place.ledger) as ledger, told, opened(goal, place) as (world, ground):
         record = ledger.once("run", "run", {"goal": goal.digest}, ground.record, RunRecord)
+        if goal.objective.metric in DEVIATIONS:
+            return repair(goal, ledger, world, told, record.base_commit)
         return run(goal, ledger, world, told, record.base_commit)
 
 

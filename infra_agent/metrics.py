@@ -41,6 +41,10 @@ _ALL = (
         for short, doc in _LATENCIES.items()
         for statistic in _STATISTICS
     ),
+    Metric(
+        "sharding_deviation", "", "minimize",
+        "largest error of any operator cut over ranks, as a multiple of what is allowed", relative=False,
+    ),
     Metric("peak_memory_bytes", "bytes", "minimize", "largest resident set of the engine's process"),
     Metric(
         "nll_increase_relative",
@@ -65,6 +69,9 @@ _ALIASES = {
     **{f"{short}_{statistic}_ms": f"{statistic}_{short}_ms" for short in _LATENCIES for statistic in _STATISTICS},
     "peak_memory": "peak_memory_bytes",
 }
+
+#: Objectives that are met or not: a run ends when they are, and nothing is traded for them.
+DEVIATIONS: tuple[str, ...] = ("sharding_deviation",)
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 OBJECTIVES: tuple[str, ...] = tuple(name for name, metric in METRICS.items() if metric.objective)

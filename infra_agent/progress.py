@@ -138,11 +138,14 @@ class Lines:
             self._line(f"  against {other.against} ({where}): {ratio_words(other.ratio)}")
 
     def ablated(self, record: AblationRecord) -> None:
-        gain = ratio_words(record.gain) if record.gain else "not measured"
+        if record.gain is None:
+            self._line(f"  {record.label}: {record.note or 'not measured'}")
+            return
+        gain = ratio_words(record.gain)
         self._line(f"  {record.label} is worth {gain}{' (' + record.note + ')' if record.note else ''}")
 
     def ended(self, end: EndRecord) -> None:
-        style = "bold green" if end.status == "improved" else "bold"
+        style = {"improved": "bold green", "repaired": "bold green", "unrepaired": "bold red"}.get(end.status, "bold")
         self._line(
             f"end       {end.status.value.replace('_', ' ')} after {end.cost.wall_seconds:.0f} s and"
             f" {end.cost.candidates} candidates: {end.reason}",

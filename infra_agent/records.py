@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     KEEP = "keep"
     REVISE = "revise"
     REJECT = "reject"
-    ASK = "ask"  # set aside: the goal wants a person's approval for this kind of change
+    ASK = "ask"  # a person has to approve it: set aside, but for what mends results, which is on the branch and marked
 
 
 class EndStatus(StrEnum):
@@ -38,6 +38,9 @@ class EndStatus(StrEnum):
 
     IMPROVED = "improved"  # at least one kept move, confirmed at the end
     NO_WIN = "no_win"  # every move worth its cost was tried or declined: a clean ending
+    REPAIRED = "repaired"  # a deviation was found and mended
+    SOUND = "sound"  # no deviation was found
+    UNREPAIRED = "unrepaired"  # a deviation was found, and nothing that was tried mends it
     FAILED = "failed"  # the run could not go on; the reason says why
 
 
@@ -182,6 +185,26 @@ class MoveRecord(Record):
     changes_numerics: bool = False
     skeletons: tuple[str, ...] = ()
     seconds: float = Field(default=0.0, ge=0, description="spent on verifying it")
+    needs: tuple[str, ...] = Field(default=(), description="what a person has to approve before it is merged")
+    applies: tuple[str, ...] = Field(default=(), description="where it cannot be used, and why")
+    regression: str | None = Field(default=None, description="the test inside the patch that fails on its base")
+
+
+class RegressionRecord(Record):
+    """Kind `regression`, key = move id: the patch's own test, run on the base with the test alone and on the whole
+    patch. It holds when the first fails and the second passes.
+    """
+
+    path: str
+    base_failed: bool
+    patched_passed: bool
+    base_line: str
+    patched_line: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the test tells the base from the patch."""
+        return self.base_failed and self.patched_passed
 
 
 class Comparison(Record):
@@ -208,13 +231,14 @@ class FinalRecord(Record):
 
 
 class AblationRecord(Record):
-    """Kind `ablation`, key = label: the best state with one kept move, or one family of moves, taken out.
+    """Kind `ablation`, key = label: the best state with one kept move, one family of moves, or one place of a repair
+    taken out.
 
     `gain` is best over best-without, so a move that pays has a gain above 1; None with a reason in `note` where it
     could not be taken out.
     """
 
-    label: str = Field(description="a move id, or the families `launch` and `code`")
+    label: str = Field(description="a move id, the families `launch` and `code`, or `<id> without <place>`")
     moves: tuple[str, ...]
     gain: Ratio | None = None
     note: str = ""
@@ -239,6 +263,7 @@ KINDS: dict[str, type[Record]] = {
     "candidate": CandidateRecord,
     "verdict": VerdictRecord,
     "decision": MoveRecord,
+    "regression": RegressionRecord,
     "final": FinalRecord,
     "ablation": AblationRecord,
     "end": EndRecord,

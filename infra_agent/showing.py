@@ -41,7 +41,7 @@ def run_line(run: Told) -> str:
     """One run as a row of the table."""
     if run["status"] == "unreadable":
         return f"{run['run']:<32} {'unreadable':<41} {run['reason']}"
-    kept = sum(move["decision"] == "keep" for move in run["moves"])
+    kept = sum(move["kept"] for move in run["moves"])
     best = f"{run['objective']['ratio']['point']:.2f}x" if run["objective"]["basis"] != "none" else "-"
     return (
         f"{run['run']:<32} {run['goal'] or '-':<14} {run['start'] or '-':<12} {run['status']:<12} {best:>8} "
@@ -65,8 +65,11 @@ def run_text(run: Told) -> str:
             f"          predicted {_ratio(predicted['mean'], predicted)}, measured {_measured(move['measured'])}"
         )
         lines.append(f"          {move['reason']}")
+        if move["regression"]:
+            lines.append(f"          its regression test, which fails on the base: {move['regression']}")
     for taken in run["ablation"]:
-        lines.append(f"ablation  {taken['label']}: worth {_measured(taken['gain'])}")
+        worth = f"worth {_measured(taken['gain'])}" if taken["gain"] or not taken["note"] else taken["note"]
+        lines.append(f"ablation  {taken['label']}: {worth}")
     cost = run["cost"]
     lines += [
         *([""] if run["moves"] else []),

@@ -45,5 +45,8 @@ def whole(library: Library, name: str) -> str:
     lines += [f"constraint   {item}" for item in one.constraints]
     if one.expires.after:
         lines.append(f"expires      after {one.expires.after}, or refuted {one.expires.refuted_in_a_row} times running")
-    lines += [f"evidence     {item.line()}, {item.note}" for item in one.evidence] or ["evidence     none yet"]
+    for item in one.evidence:
+        lines.append(f"evidence     {item.line()}{', ' if item.note else ''}{item.note}")
+        lines += [f"             {cannot}" for cannot in item.cannot]
+    lines += [] if one.evidence else ["evidence     none yet"]
     return "\n".join(lines)

@@ -6,6 +6,11 @@
     leave_out = ["engine/ops/*/*", "!engine/ops/*/plain.py"]   # patterns; "!" takes back
     launch = { threads = 2 }              # launch parameters on top of the profile
 
+    [[replace]]                           # a text that a file holds exactly so many times (1 by default)
+    file = "engine/merge.py"
+    text = "a * b"
+    with = "a + b"
+
 `files/` mirrors the target's tree: what stands there replaces the target's file or is added. The starting tree has one
 launch profile, the run's own, so that no candidate can look another one up.
 """
@@ -28,6 +33,17 @@ from infra_agent.repository import Entry
 from infra_agent.wording import did_you_mean
 
 
+class Replacement(BaseModel):
+    """One text of one file that the start replaces."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    text: str = Field(min_length=1)
+    new: str = Field(alias="with")
+    times: int = Field(default=1, ge=1)
+
+
 class StartFile(BaseModel):
     """`start.toml`."""
 
@@ -38,6 +54,7 @@ class StartFile(BaseModel):
     profile: str
     leave_out: tuple[str, ...] = ()
     launch: dict[str, Any] = Field(default_factory=dict)
+    replace: tuple[Replacement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,10 +110,21 @@ class Start:
         left_out = self._left_out(target)
         tree = {path: entry for path, entry in target.items() if path not in left_out}
         tree |= self.files
+        for number, item in enumerate(self.spec.replace):
+            tree[item.file] = self._replaced(tree, item, number)
         for path in [path for path in tree if is_profile(path, profile_path)]:
             del tree[path]
         tree[profile_path] = Entry(profile.encode())
         return dict(sorted(tree.items()))
+
+    def _replaced(self, tree: Mapping[str, Entry], item: Replacement, number: int) -> Entry:
+        entry = tree.get(item.file)
+        count = entry.data.count(item.text.encode()) if entry is not None else 0
+        if entry is None or count != item.times:
+            what = "the target has no such file" if entry is None else f"it holds {item.text!r} {count} times"
+            problem = f"{item.file} is to hold it {item.times} times, but {what}"
+            raise validation.at(self.text, str(self.folder / "start.toml"), ("replace", str(number), "text"), problem)
+        return Entry(entry.data.replace(item.text.encode(), item.new.encode()), entry.executable)
 
     def _left_out(self, target: Mapping[str, Entry]) -> set[str]:
         chosen: set[str] = set()

@@ -116,13 +116,16 @@ class Steps:
     def observe(self, commit: str) -> tuple[Facts, Openings]:
         """Facts about a state, and what could be done about it."""
         self.show.doing("profiling")
-        inputs = {"commit": commit}
-        seen = self._once("profile", commit, inputs, lambda: self.world.profile(commit), ProfileRecord).facts
-        openings = self._once("openings", commit, inputs, lambda: self.world.openings(commit, seen), Openings)
+        seen, openings = self._seen(commit, lambda: self.world.profile(commit))
         offered = [move.cause for move in openings.moves if move.kind == "code"]
         facts = with_found(seen, offered, openings.looked_for)
         self.show.observed(facts, diagnosis(facts), len(openings.moves))
         return facts, openings
+
+    def _seen(self, commit: str, look: Callable[[], ProfileRecord]) -> tuple[Facts, Openings]:
+        inputs = {"commit": commit}
+        seen = self._once("profile", commit, inputs, look, ProfileRecord).facts
+        return seen, self._once("openings", commit, inputs, lambda: self.world.openings(commit, seen), Openings)
 
     # -- trying a move -------------------------------------------------------------------------------------------------
 

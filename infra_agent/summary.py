@@ -30,10 +30,10 @@ State = Literal["running", "interrupted"]
 def summary(rows: Iterable[Row], running: bool = False) -> dict[str, Any]:
     """The run as a JSON value.
 
-    `running` says whether a process is at work on it, which the rows cannot know. `status` is `improved`, `no_win` or
-    `failed` once it ended, else `running` or `interrupted`. `objective.ratio` is best over start, above 1 better; its
-    `basis` says where it is from: `final` (both measured side by side at the end), `moves` (the product of what each
-    kept move gained over its own base), or `none`.
+    `running` says whether a process is at work on it, which the rows cannot know. `status` is how it ended
+    (`records.EndStatus`) once it did, else `running` or `interrupted`. `objective.ratio` is best over start, above 1
+    better; its `basis` says where it is from: `final` (both measured side by side at the end), `moves` (the product of
+    what each kept move gained over its own base), or `none`.
     """
     done = [row for row in rows if row.phase == "result"]
     by_kind: dict[str, list[Row]] = {}
@@ -84,6 +84,10 @@ def _decided(move: MoveRecord) -> dict[str, Any]:
         "commit": move.commit,
         "skeletons": list(move.skeletons),
         "seconds": move.seconds,
+        "kept": move.decision is Outcome.KEEP or bool(move.needs),
+        "needs": list(move.needs),
+        "applies": list(move.applies),
+        "regression": move.regression,
     }
 
 
@@ -104,6 +108,10 @@ def _open(move: ProposalRecord, candidate: CandidateRecord | None, verdicts: lis
         "commit": candidate.commit if candidate else None,
         "skeletons": list(move.skeletons),
         "seconds": sum(verdict["cost_seconds"] for verdict in own),
+        "kept": False,
+        "needs": [],
+        "applies": [],
+        "regression": None,
     }
 
 

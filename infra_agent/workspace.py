@@ -28,6 +28,8 @@ AUTHOR = ("infra-agent", "infra-agent@localhost")
 #: 2000-01-01: the date of a workspace that is not told one.
 EPOCH = 946_684_800
 KEPT = "kept"
+#: The trailer of a commit that names what a person has to approve.
+NEEDS = "Needs-A-Person"
 
 
 class Change(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 from feedback.target import Parameter
 from skeletons.amdahl import bound, predicted_gain
 from skeletons.library import Library
-from skeletons.skeleton import Condition, LaunchMove, Skeleton
+from skeletons.skeleton import Condition, LaunchMove, Repair, Skeleton
 from skeletons.view import Change, Decline, Site, TargetView, digest
 
 #: Below this share of the engine's busy time nothing is worth a verification.
@@ -38,7 +38,7 @@ class Opportunity:
     `gain_mean`, `gain_sd`: predicted log of (throughput after / before), bounded by Amdahl's law (`gain_bound`) from
     `share`, the part of the busy time that the move acts on. `reasons`: the facts that speak for it. `operators`:
     those whose files change. `key`: the same content has the same key. `parts`: the same move at some of its sites
-    only, worth trying when the whole was refused.
+    only, worth trying when the whole was refused. `repair`: what is expected where results are mended, not speed.
     """
 
     skeleton: str
@@ -58,6 +58,7 @@ class Opportunity:
     sites: tuple[Site, ...] = ()
     assumes: tuple[str, ...] = ()
     parts: tuple[Opportunity, ...] = ()
+    repair: Repair | None = None
     _origin: tuple[Library, TargetView] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -212,17 +213,28 @@ def _code(
         sites = tuple(site for site in sites if set(site.roles) & set(skeleton.roles))
     if not sites:
         return [], declined or [Declined(skeleton.name, "no place in the sources looks like this")]
-    whole = _code_opportunity(library, view, skeleton, sites, held)
-    if isinstance(whole, Declined):
-        return [], [*declined, whole]
+    offered: list[Opportunity] = []
+    for variant in dict.fromkeys(site.variant for site in sites):
+        chosen = tuple(site for site in sites if site.variant == variant)
+        whole = _code_opportunity(library, view, skeleton, chosen, held)
+        if isinstance(whole, Declined):
+            declined.append(whole)
+        else:
+            offered.append(replace(whole, parts=_parts(library, view, skeleton, chosen, held)))
+    return offered, declined
+
+
+def _parts(
+    library: Library, view: TargetView, skeleton: Skeleton, sites: Sequence[Site], held: tuple[str, ...]
+) -> tuple[Opportunity, ...]:
+    """The move in parts: by operator or file; a repair place by place, since only what is needed is to be changed."""
     groups: dict[tuple[str, ...], list[Site]] = {}
     for site in sites:
-        groups.setdefault(site.roles or (site.path,), []).append(site)
-    parts: list[Opportunity] = []
-    if len(groups) > 1:
-        made = [_code_opportunity(library, view, skeleton, tuple(group), held) for group in groups.values()]
-        parts = [part for part in made if isinstance(part, Opportunity)]
-    return [replace(whole, parts=tuple(parts))], declined
+        groups.setdefault((site.path, site.symbol) if skeleton.repairs else site.roles or (site.path,), []).append(site)
+    if len(groups) < 2:
+        return ()
+    made = [_code_opportunity(library, view, skeleton, tuple(group), held) for group in groups.values()]
+    return tuple(part for part in made if isinstance(part, Opportunity))
 
 
 def _code_opportunity(
@@ -236,12 +248,13 @@ def _code_opportunity(
     touched = [op for op in (view.operator_of(path) for path in paths) if op is not None]
     identity = [(site.path, site.symbol, site.detail, site.payload) for site in sites]
     places = paths[0] if len(paths) == 1 else f"{len(sites)} places in {len(paths)} files"
+    variant = sites[0].variant
     return Opportunity(
         skeleton=skeleton.name,
         version=skeleton.version,
         kind="code",
         cause=skeleton.cause,
-        title=f"{skeleton.title} ({places})",
+        title=f"{skeleton.title}{': ' if variant else ''}{variant} ({places})",
         share=share,
         gain_mean=gain,
         gain_sd=spread,
@@ -252,6 +265,7 @@ def _code_opportunity(
         operators=tuple(op.name for op in touched),
         sites=sites,
         assumes=tuple(dict.fromkeys(text for site in sites for text in site.assumes)),
+        repair=skeleton.repair(variant),
         _origin=(library, view),
     )
 

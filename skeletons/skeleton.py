@@ -137,6 +137,18 @@ class Speedup(Strict):
     source: str = Field(min_length=1, description="where it was measured, or that it was assumed")
 
 
+class Repair(Strict):
+    """What a skeleton that mends a deviation expects of one way to fill its holes: the error shrinks by `bits` bits,
+    Normal(bits, sd), and the kernels take `slowdown` longer (log).
+    """
+
+    variant: str
+    bits: float = Field(gt=0.0, le=64.0)
+    sd: float = Field(gt=0.0, le=32.0)
+    slowdown: float = Field(ge=0.0, le=4.0)
+    source: str = Field(min_length=1, description="where it was measured, or what it follows from")
+
+
 class LaunchMove(Strict):
     """A change of one start parameter to a value of the target's launch space.
 
@@ -214,7 +226,8 @@ class Evidence(Strict):
     """One measured run of the skeleton's transformation, for or against it. One line of `evidence.jsonl`.
 
     `effect` is the end-to-end ratio after / before (above 1 is better) with its `interval`; `share` is the share of
-    time the move acted on at the time, so that the effect can be turned into a speed-up on that share.
+    time the move acted on at the time, so that the effect can be turned into a speed-up on that share. For what mends
+    results it is the deviation before / after, and there is no share. `cannot`: where it cannot be used, a line each.
     """
 
     kind: Literal["incremental", "ablation", "transfer"]
@@ -227,6 +240,7 @@ class Evidence(Strict):
     date: datetime.date
     run: str | None = None
     note: str = ""
+    cannot: tuple[str, ...] = ()
 
     @field_validator("interval")
     @classmethod
@@ -273,6 +287,7 @@ class Skeleton(Strict):
     speedup: Speedup
     changes_numerics: bool = False
     launch: LaunchMove | None = None
+    repairs: tuple[Repair, ...] = Field(default=(), description="for skeletons that mend results instead of speed")
     holes: tuple[Hole, ...] = ()
     constraints: tuple[str, ...] = Field(default=(), description="what it costs and needs: memory, registers, compiler")
     scope: Scope = Scope()
@@ -285,9 +300,15 @@ class Skeleton(Strict):
             raise ValueError(f"skeleton {self.name}: a launch skeleton has a [launch] table, a code skeleton has none")
         if self.kind == "launch" and not self.share.facts:
             raise ValueError(f"skeleton {self.name}: a launch skeleton names the facts its share is made of")
+        if self.repairs and (self.kind != "code" or len({r.variant for r in self.repairs}) < len(self.repairs)):
+            raise ValueError(f"skeleton {self.name}: repairs belong to code skeletons, and each has its own variant")
         if self.speedup.per == "doubling" and self.launch is None:
             raise ValueError(f"skeleton {self.name}: a speed-up per doubling needs a launch parameter")
         return self
+
+    def repair(self, variant: str) -> Repair | None:
+        """What is expected of a way to fill the holes, where the skeleton mends results."""
+        return next((repair for repair in self.repairs if repair.variant == variant), None)
 
     def expired(self, today: datetime.date) -> str | None:
         """Why it is no longer offered, or None."""

@@ -32,11 +32,14 @@ def transfer(
     operators: Sequence[OperatorInfo] = (),
     facts: Mapping[str, Any] | None = None,
 ) -> Transfer:
-    """Find and rewrite all sites of a code skeleton in some files, without looking at conditions or shares."""
+    """Find and rewrite all sites of a code skeleton in some files, without looking at conditions or shares; where its
+    holes can be filled in several ways, in the first.
+    """
     transform = library.transform(skeleton)
     view = TargetView(dict(files), tuple(operators), {}, facts or {})
     found = transform.find(view)
     sites = tuple(item for item in found if isinstance(item, Site))
+    sites = tuple(site for site in sites if site.variant == sites[0].variant)
     declined = tuple(item for item in found if isinstance(item, Decline))
     if not sites:
         return Transfer(dict(files), {}, (), declined, ())

@@ -65,7 +65,8 @@ class Site:
 
     `roles`: roles of the operators it stands in (empty outside operators). `share_facts`: facts whose sum is the
     share it acts on, where the file does not tell. `assumes`: what the analysis could not prove and a probe must
-    check. `payload`: private to the transformation.
+    check. `payload`: private to the transformation. `variant`: which of several ways to fill the holes this is; a move
+    takes sites of one.
     """
 
     path: str
@@ -77,6 +78,7 @@ class Site:
     assumes: tuple[str, ...] = ()
     changes_numerics: bool = False
     payload: tuple[str, ...] = ()
+    variant: str = ""
 
     @property
     def label(self) -> str:

@@ -33,6 +33,7 @@ PROTECTED_FILES = {
     "spans.py",
     "seeded.py",
     "sharded_operators.py",
+    "execution/captured.py",
     "execution/reference.py",
     "execution/scoring.py",
     "execution/taps.py",
@@ -185,6 +186,14 @@ class TargetEngine:
         """What each rank is given and must give; see `sharded_operators.question`."""
         dtype = LaunchConfig.parse(config).dtype
         return sharded_operators.question(operator, sharding, _case(case), dtype, inputs, ranks, cut)
+
+    def captured_inputs(self, config: dict[str, Any], tokens: list[int]) -> dict[str, Any]:
+        """Inputs of operators of a running model; see `execution.captured`."""
+        from target_engine.execution.captured import captured
+
+        found, left_out = captured(LaunchConfig.parse(config), tokens)
+        calls = [{"operator": operator, "case": asdict(case), "inputs": inputs} for operator, case, inputs in found]
+        return {"calls": calls, "left_out": left_out}
 
     def sharded_run(
         self, operator: str, sharding: str, case: dict[str, Any], config: dict[str, Any], pieces: list[Arrays],

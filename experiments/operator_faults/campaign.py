@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,8 +38,8 @@ WORDS = ("the quick brown fox ", "engines compute tokens ", "in blocks and then 
 
 @dataclass(frozen=True)
 class Record:
-    """What came of one fault. `outcome`: killed, survived, equivalent, or broken (a layer gave no answer); without a
-    fault `sound`, unless a layer refutes it.
+    """What came of one fault. `outcome`: killed, survived, equivalent or regrouped (as `equivalence` has them), or
+    broken (a layer gave no answer); without a fault `sound`, unless a layer refutes it.
     """
 
     key: str
@@ -131,7 +131,7 @@ class Bench:
         return digest_of_value([fault.name, fault.digest, self.digest, self.judges, self.model, seed, layers])
 
     @contextmanager
-    def planted(self, fault: Fault) -> Generator[Path]:
+    def planted(self, fault: Fault) -> Iterator[Path]:
         """A copy of the engine with the fault in it, for as long as it is needed."""
         root = self.folder / "planted"
         shutil.rmtree(root, ignore_errors=True)
@@ -177,8 +177,9 @@ class Bench:
             if fault.files and not killed and not broken and fault.operators:
                 compared = compare(self.pool, self.clean, root, fault, self.model, seed)
         self._drop_evidence(answers, keep=not killed or not right)
-        same = compared is not None and not compared.differing
-        left = "equivalent" if same else "survived" if fault.files else "sound"
+        left = "survived" if fault.files else "sound"
+        if compared is not None and (not compared.differing or compared.regrouped):
+            left = "regrouped" if compared.differing else "equivalent"
         outcome = "killed" if killed else "broken" if broken else left
         return Record(
             key=self.key(fault, seed), name=fault.name, kind=fault.kind, source=fault.source, path=fault.path,
@@ -234,7 +235,7 @@ def nothing(seed: int) -> Fault:
 
 
 @contextmanager
-def opened(folder: Path, root: Path, model: str) -> Generator[Bench]:
+def opened(folder: Path, root: Path, model: str) -> Iterator[Bench]:
     """A bench in a folder, with warm workers."""
     clean = copied(root, folder / "clean")
     with WorkerPool(ADAPTER, Limits(call_seconds=CALL_SECONDS)) as pool:

@@ -2,9 +2,14 @@
 
 The procedure: both trees run in workers of the trusted role, on the same inputs, which no layer has drawn: the cases of
 the operators' specifications with other seeds, other sizes along the axes that may vary, a model's own sizes, in both
-compute types; and every cut of the operators over 2, 3 and 4 ranks, even and uneven, with every recorded step. Not one
-bit may differ. A mutant that differs is no equivalent one, however little: how far it was off, as a share of what the
-operator is allowed, says whether the layers had a chance.
+compute types; and every cut of the operators over 2, 3 and 4 ranks, even and uneven, with every recorded step. Where
+not one bit differs the mutant is equivalent.
+
+Where bits differ and no value is outside of what is allowed, both run once more with every float in float64, over 1 to
+3 ranks. Where all values agree there to `SAME`, the mutant computes the same function and rounds in another order (a
+chunk of another length, a sum from the other end): `regrouped`, and nothing that judges by a tolerance may refuse it. A
+rounding to fewer bits does not agree in float64. Anything else is a fault that the layers have missed, and how far it
+was off, as a share of what the operator is allowed, says whether they had a chance.
 """
 
 from __future__ import annotations
@@ -26,12 +31,18 @@ from feedback.workers.failures import WorkerFailure
 from feedback.workers.handle import Worker
 from feedback.workers.pool import WorkerPool
 
-#: Sets of inputs of each case of an operator, and of each cut.
-SETS, CUT_SETS = 4, 1
+#: Sets of inputs of each case of an operator.
+SETS = 4
 RANKS, CUTS = (2, 3, 4), (0, 1, 2)
 
 #: Runs that differ before the comparison stops: it is decided then, and how far off is seen.
 ENOUGH = 24
+
+#: Values of two float64 runs of one function agree to this, absolutely and relatively.
+SAME = 1e-9
+
+#: Runs in float64 that must agree.
+EXACT_RUNS = 60
 
 #: Times that sizes are drawn anew.
 SIZES = 3
@@ -42,20 +53,28 @@ _OPTIONS = {"exact": [], "wide": False, "patience": 10.0, "serial": False}
 @dataclass(frozen=True)
 class Compared:
     """How many of `runs` differed, the worst error as a multiple of what the operator is allowed (None: a failure, or
-    a value that must be exact), and the first that differed.
+    a value that must be exact), and the first that differed. `agreed`: how many runs in float64 gave the same values,
+    when all that were made did; else 0.
     """
 
     runs: int
     differing: int
     worst: float | None = 0.0
     first: str = ""
+    agreed: int = 0
+
+    @property
+    def regrouped(self) -> bool:
+        """Whether it is the same function in another order of roundings."""
+        return self.agreed > 0
 
     def words(self) -> str:
         """For the list of survivors."""
         if not self.differing:
             return f"bit-identical in {self.runs} runs"
         share = "with a failure" if self.worst is None else f"at most {self.worst:.2g} of what is allowed"
-        return f"{self.differing} of {self.runs} runs differ, {share}, first {self.first}"
+        same = f"; the same values in {self.agreed} runs in float64" if self.agreed else ""
+        return f"{self.differing} of {self.runs} runs differ, {share}, first {self.first}{same}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +107,36 @@ def compare(pool: WorkerPool, clean: Path, planted: Path, fault: Fault, model: s
             worst = max(worst, _off(run, theirs))
             if differing >= ENOUGH or not other.alive:
                 break
-    return Compared(runs, differing, worst if np.isfinite(worst) else None, first)
+        agreed = _agreed(one, other, fault, config, seed) if differing and worst <= 1.0 else 0
+    return Compared(runs, differing, worst if np.isfinite(worst) else None, first, agreed)
+
+
+def _agreed(one: Worker, other: Worker, fault: Fault, config: dict[str, Any], seed: int) -> int:
+    """Runs in float64 of every operator of the fault, on few and on many ranks; 0 when one does not agree."""
+    infos = {info.name: info for item in one.call("operators", config) if (info := OperatorInfo(**item))}
+    agreed = 0
+    for info in (infos[name] for name in fault.operators if name in infos):
+        described = Shardings.model_validate(one.call("operator_shardings", info.name, config))
+        runs = [
+            run
+            for sharding in described.shardings
+            for run in _cut(one, info, sharding, config, seed + 1, ranks=(1, 2, 3), wide=True, most=EXACT_RUNS)
+        ]
+        if not runs or not all(_close(_results(one, run), _results(other, run)) for run in runs):
+            return 0
+        agreed += len(runs)
+    return agreed
+
+
+def _close(ours: Arrays | str, theirs: Arrays | str) -> bool:
+    """Whether two runs in float64 gave the same values."""
+    if isinstance(ours, str) or isinstance(theirs, str) or ours.keys() != theirs.keys():
+        return False
+    return all(
+        ours[name].shape == theirs[name].shape
+        and np.allclose(ours[name], theirs[name], rtol=SAME, atol=SAME, equal_nan=True)
+        for name in ours
+    )
 
 
 def _runs(worker: Worker, fault: Fault, config: dict[str, Any], seed: int) -> Iterator[_Run]:
@@ -121,22 +169,27 @@ def _alone(worker: Worker, info: OperatorInfo, config: dict[str, Any], seed: int
 
 
 def _cut(
-    worker: Worker, info: OperatorInfo, sharding: ShardingInfo, config: dict[str, Any], seed: int
-) -> Iterator[_Run]:
+    worker: Worker, info: OperatorInfo, sharding: ShardingInfo, config: dict[str, Any], seed: int, *,
+    ranks: tuple[int, ...] = RANKS, wide: bool = False, most: int = 10_000,
+) -> Iterator[_Run]:  # fmt: skip
     cases = [case for case in (*info.cases, *sharding.cases) if "microbench" not in case.tags]
-    for ranks in RANKS:
+    options, made = _OPTIONS | {"wide": wide}, 0
+    for size in ranks:
         for cut in CUTS if sharding.uneven else (0,):
             for number, case in enumerate(cases):
-                inputs = _drawn(worker, info, case, config, seed + 1000 * ranks + 100 * cut + number)
+                if made >= most:
+                    return
+                inputs = _drawn(worker, info, case, config, seed + 1000 * size + 100 * cut + number)
                 if inputs is None:
                     continue
                 asked = (info.name, sharding.name, case.model_dump(), config)
-                question = worker.call("sharded_question", *asked, inputs, ranks, cut)
+                question = worker.call("sharded_question", *asked, inputs, size, cut)
                 if "refused" in question:
                     continue
-                name = f"{info.name} {sharding.name} over {ranks} {case.name} {config['dtype']}"
+                made += 1
+                name = f"{info.name} {sharding.name} over {size} {case.name} {config['dtype']}"
                 wanted = {f"{rank}.{k}": v for rank, part in enumerate(question["expected"]) for k, v in part.items()}
-                yield _Run(name, info, config["dtype"], "sharded", (*asked, question["pieces"], dict(_OPTIONS)), wanted)
+                yield _Run(name, info, config["dtype"], "sharded", (*asked, question["pieces"], options), wanted)
 
 
 def _drawn(worker: Worker, info: OperatorInfo, case: Case, config: dict[str, Any], seed: int) -> Arrays | None:

@@ -5,7 +5,8 @@ that does the same work, and mutants of the operators' code, of eight kinds. Eac
 engine and shown to the layers that such a change is shown to, cheapest first, until one refutes it. Counted are kills
 by layer, whether operator and step (or the feature of a schedule) are named right, seconds, and alarms about the engine
 as it is, over several seeds. A mutant that every layer confirms is run beside the engine on many fresh inputs: where
-not one bit differs it is equivalent, and listed; everything else that survives is listed with what is known of why.
+not one bit differs it is equivalent, where all agrees in float64 it is the same function regrouped (`equivalence`).
+Both are listed, and everything else that survives is listed with what is known of why.
 
 Options: `sample` mutants (200, `all` for every one), `kinds` of them (comma-separated; `none` for none), `reports`
 (`yes`, or `no`), `only` faults whose name contains one of these (comma-separated), `seeds` of the clean engine (3),

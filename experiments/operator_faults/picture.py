@@ -17,21 +17,21 @@ DEEP = 120.0
 
 
 def drawn(kinds: Mapping[str, Told], seconds: Sequence[float]) -> Canvas:
-    """Above, a bar a kind: killed and placed, killed and placed elsewhere, survived, equivalent; below, the share of
-    faults that were done within so many seconds.
+    """Above, a bar a kind: killed and placed, killed and placed elsewhere, survived, none; below, the share of faults
+    that were done within so many seconds.
     """
     top = 44.0
     middle = top + ROW * len(kinds) + 30
     canvas = Canvas(WIDTH, middle + DEEP + 50, "Planted faults: what became of them, and in which time")
     canvas.text(
-        LEFT, 18, "killed (green), killed and placed elsewhere (amber), survived (red), equivalent (grey)", size=11
+        LEFT, 18, "killed (green), killed and placed elsewhere (amber), survived (red), no fault (grey)", size=11
     )
     most = max([told.faults for told in kinds.values()], default=1)
     x = Scale(0.0, float(max(1, most)), LEFT, RIGHT)
     for line, (name, told) in enumerate(kinds.items()):
         y = top + ROW * line
         canvas.text(LEFT - 8, y + 12, name, "end")
-        counts = (told.placed, told.killed - told.placed, told.judged - told.killed, told.equivalent)
+        counts = (told.placed, told.killed - told.placed, told.judged - told.killed, told.faults - told.judged)
         start = 0
         for colour, count in zip((GREEN, AMBER, RED, GREY), counts, strict=True):
             canvas.rect(x(start), y, x(start + count) - x(start), 15, colour, "0.85")

@@ -1,10 +1,10 @@
 """Do the code skeletons transform modules they never saw, and decline what only looks right?
 
-Every code skeleton meets a renamed and restructured variant written for this experiment, a module out of transformers,
-and a counterexample. What it transforms is run beside the original on three seeds, in a process of its own: outputs
-must agree within rounding (exactly where tokens come out), the transformed functions must have run, and applying the
-skeleton again must find nothing more. A counterexample must be declined with the reason that makes it one. Last, no
-skeleton's folder may name a path of the bundled target.
+Every code skeleton meets a renamed and restructured variant written for this experiment, a module out of transformers
+(of Triton kernels: out of flash-linear-attention), and a counterexample. What it transforms is run beside the original
+on three seeds, in a process of its own: outputs must agree within rounding (exactly where tokens come out), the
+transformed functions must have run, and applying the skeleton again must find nothing more. A counterexample must be
+declined with the reason that makes it one. Last, no skeleton's folder may name a path of the bundled target.
 
 Options: `only` (comma-separated skeletons).
 """
@@ -59,7 +59,7 @@ def told(outcomes: Sequence[Outcome], paths: dict[str, list[str]], skeletons: Se
 
     claims = {
         "every code skeleton transforms a renamed and restructured variant, equal within rounding": all_of("variant"),
-        "every code skeleton transforms a module out of transformers, equal within rounding": all_of("library"),
+        "every code skeleton transforms a module out of an installed library, equal within rounding": all_of("library"),
         "every code skeleton declines its counterexample, with the reason": all_of("counterexample"),
         "no skeleton's folder names a path of the target": not paths,
     }

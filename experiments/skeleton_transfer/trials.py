@@ -1,8 +1,8 @@
-"""What is tried: for each code skeleton a variant, a module out of transformers, and a counterexample.
+"""What is tried: for each code skeleton a variant, a module out of an installed library, and a counterexample.
 
-The variants and counterexamples were written for this experiment; the modules out of transformers are the installed
-ones, whole files. `limit` bounds the largest difference to the original relative to the largest value: what float32
-rounding in another order may cost, and nothing where tokens come out.
+The variants and counterexamples were written for this experiment; the modules out of transformers (of Triton kernels:
+flash-linear-attention) are the installed ones, whole files. `limit` bounds the largest difference to the original
+relative to the largest value: what float32 rounding in another order may cost, and nothing where tokens come out.
 """
 
 from __future__ import annotations
@@ -131,6 +131,12 @@ TRIALS: tuple[Trial, ...] = (
     *_three("avoid_repeated_kv_expansion", "transformers.models.gemma2.modeling_gemma2", "spread is needed repeated"),
     *_three(
         "preallocate_instead_of_concatenate", "transformers.generation.utils", "recent is bound more than once", 0.0
+    ),
+    *_three(
+        "explicit_product_precision",
+        "fla.ops.common.chunk_scaled_dot_kkt",
+        "not written as a constant keyword",
+        0.0,
     ),
     *_native(
         DECODE,

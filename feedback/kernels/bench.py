@@ -43,6 +43,8 @@ class Bench:
         self._subject: Any = None
         self._pretend = ""
         self._seen: Interpretation | None = None
+        self._session_mode: Mode = "truncation"
+        self._launched: set[str] = set()
         torch.set_num_threads(1)
 
     def capability(self) -> dict[str, Any]:
@@ -108,6 +110,21 @@ class Bench:
         self._seen = seen
         return {"result": result, "seen": _told(seen)}
 
+    def interpret_sessions(self, mode: Mode) -> None:
+        """The mode under which sessions that are started from now on are interpreted."""
+        self._session_mode = mode
+
+    def start_simulated(self, config: dict[str, Any]) -> Any:
+        """The engine with all its ranks in this process, every kernel interpreted whenever it is asked for anything."""
+        mode = self._session_mode
+        with interpreting(mode):
+            session = self.engine.start_simulated(config)
+        return _InterpretedSession(session, mode, self._launched)
+
+    def launched_in_sessions(self) -> list[str]:
+        """Files of the kernels that sessions have launched so far."""
+        return sorted(self._launched)
+
     def operator(
         self,
         operator: str,
@@ -136,6 +153,27 @@ class Bench:
         if engine is None or name.startswith("_"):
             raise AttributeError(name)
         return getattr(engine, name)
+
+
+class _InterpretedSession:
+    """A session of the engine; `launched` collects the files of the kernels that its calls launch."""
+
+    def __init__(self, session: Any, mode: Mode, launched: set[str]) -> None:
+        self._session, self._mode, self._launched = session, mode, launched
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        method = getattr(self._session, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            with interpreting(self._mode) as seen:
+                try:
+                    return method(*arguments, **options)
+                finally:
+                    self._launched |= _files(seen)
+
+        return call
 
 
 @contextlib.contextmanager
@@ -168,10 +206,16 @@ def _places(places: list[list[Any]]) -> frozenset[Place]:
 def _told(seen: Interpretation) -> dict[str, Any]:
     return {
         "launches": [launch.kernel.__name__ for launch in seen.launches],
+        "files": sorted(_files(seen)),
         "programs": seen.programs,
         "used": sorted(seen.used),
         "dots": [[*site, count] for site, count in seen.dots.items()],
     }
+
+
+def _files(seen: Interpretation) -> set[str]:
+    """The files that the launched kernels are written in."""
+    return {launch.kernel.fn.__code__.co_filename for launch in seen.launches}
 
 
 def _tensor(array: np.ndarray, dtype: str | None) -> torch.Tensor:

@@ -7,7 +7,8 @@ be compiled in the same process; the environment variable `TRITON_INTERPRET`, wi
 
 An operation whose rounding is not modelled raises `Unfaithful`: no number is better than a wrong one.
 
-Not safe to use from two threads, and not to be nested: both would patch the same module. Kernels have to lie in files.
+Not to be nested, and to be entered by one thread: both would patch the same module. Inside, several threads may launch:
+one launch at a time is run. Kernels have to lie in files.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
+import threading
 import types
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -66,6 +68,7 @@ def interpreting(mode: Mode = "truncation", exact_at: frozenset[Place] = frozens
 
 def _patch(undo: contextlib.ExitStack, seen: Interpretation, builder: FaithfulBuilder) -> None:
     rewritten: dict[int, Callable[..., Any]] = {}
+    one_at_a_time = threading.Lock()  # the builder holds the place in the grid for all threads
 
     def function(jitted: JITFunction) -> Callable[..., Any]:
         """The Python function of a kernel, made once an interpretation: what its module's names mean may change."""
@@ -79,7 +82,8 @@ def _patch(undo: contextlib.ExitStack, seen: Interpretation, builder: FaithfulBu
     def run(jitted: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         if warmup:
             raise RuntimeError("nothing can be compiled while kernels are interpreted: leave the interpretation first")
-        _launch(jitted, function(jitted), args, kwargs, grid, builder, seen)
+        with one_at_a_time:
+            _launch(jitted, function(jitted), args, kwargs, grid, builder, seen)
 
     def put(owner: Any, name: str, value: Any) -> None:
         undo.callback(setattr, owner, name, vars(owner)[name])

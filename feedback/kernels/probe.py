@@ -32,9 +32,6 @@ BUDGET_SECONDS = 90.0
 #: One GPU of each maker. `probe kernel` compiles for all that are known.
 COMPILED_FOR = ("cuda:90", "hip:gfx942")
 
-#: What makes a file an implementation of this layer.
-MARK = b"triton.jit"
-
 
 class KernelsProbe:
     """Triton implementations interpreted with the rounding of hardware against the trusted reference, and compiled."""
@@ -106,7 +103,7 @@ def triton_of(info: OperatorInfo, root: Path) -> str | None:
     names = dict.fromkeys((info.selected, *info.implementations, *info.files))
     for name in names:
         file = root / info.files.get(name, "")
-        if name in info.files and file.is_file() and MARK in file.read_bytes():
+        if name in info.files and trees.holds_kernels(file):
             return name
     return None
 

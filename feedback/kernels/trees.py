@@ -26,11 +26,24 @@ INSIDE = "_kernel_bench"
 #: As in `bench`, which the parent does not import.
 LOOSE = "kernel_subject"
 
+#: What a text with Triton kernels holds.
+MARKS = ("triton.jit", "from triton import")
+
 _ADAPTER = "from .bench import Bench\n\n\ndef create():\n    return Bench()\n"
 _ENGINE_ADAPTER = (
     "from {adapter} import create as create_engine\n\nfrom .bench import Bench\n\n\n"
     "def create():\n    return Bench(create_engine())\n"
 )
+
+
+def holds_kernels(file: Path) -> bool:
+    """Whether a file defines Triton kernels."""
+    return file.is_file() and names_kernels(file.read_text(encoding="utf-8", errors="replace"))
+
+
+def names_kernels(text: str) -> bool:
+    """The same of a text."""
+    return any(mark in text for mark in MARKS)
 
 
 @dataclass(frozen=True)

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from feedback.generation import generate
 from feedback.judging import Bench
+from feedback.kernels.interpreted import InterpretingWorker, unfaithful
+from feedback.kernels.rounding import Mode
 from feedback.load.collect import Misreport
-from feedback.oracle import Oracle, OracleFailure
+from feedback.oracle import Oracle
 from feedback.probe import Tree
 from feedback.sharded_model.shrink import Change
-from feedback.target import OperatorPlan, Request
-from feedback.workers.failures import WorkerFailure, one_line
+from feedback.target import OperatorPlan, Request, Unsupported
+from feedback.workers.failures import WorkerFailure, lacks, one_line
 from feedback.workers.handle import SessionHandle
 
-#: A start reads weights; a call computes a few hundred tokens on a few simulated ranks.
-START_SECONDS, CALL_SECONDS = 120.0, 60.0
+#: A start reads weights; a call computes a few hundred tokens on a few simulated ranks, interpreted a few dozen.
+START_SECONDS, CALL_SECONDS, INTERPRETED_SECONDS = 120.0, 60.0, 240.0
 
 
 class Pair:
-    """`whole` answers for the unsharded path, with the candidate's own launch configuration but for the ranks. Raises
-    `OracleFailure` for the one side, `WorkerFailure` and `Unsupported` for the other.
+    """`whole` answers for the unsharded path, with the candidate's own launch configuration but for the ranks and for
+    what cannot run here. Raises `OracleFailure` for the one side, `WorkerFailure` and `Unsupported` for the other.
+
+    `inside` is the worker that interprets the candidate's kernels under `mode`, None where nothing has to be.
     """
 
-    def __init__(self, bench: Bench, plan: OperatorPlan, tie: float) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        plan: OperatorPlan,
+        tie: float,
+        inside: InterpretingWorker | None = None,
+        mode: Mode = "truncation",
+        without: Collection[str] = (),
+    ) -> None:
         question, self._bench, self._tie = bench.question, bench, tie
         self._config: dict[str, Any] = question.candidate.config
+        self._inside, self._mode = inside, mode
+        self._worker = bench.candidate if inside is None else inside.worker
+        self._seconds = CALL_SECONDS if inside is None else INTERPRETED_SECONDS
         known = bench.oracle.known_config(plan.unsharded)
+        chosen = known.get("operators", {})
+        known["operators"] = {name: how for name, how in chosen.items() if name not in without}
         trusted = Tree(question.trusted.root, question.trusted.commit, known)
         self.whole = Oracle.of(bench.context.workers, trusted)
         self._session: SessionHandle | None = None
@@ -38,19 +55,27 @@ class Pair:
     def session(self) -> SessionHandle:
         """The candidate over simulated ranks, started when it is first needed."""
         if self._session is None:
-            self._session = self._bench.candidate.start(self._config, START_SECONDS, simulated=True)
+            try:
+                if self._inside is not None:
+                    self._session = self._inside.start(self._mode, START_SECONDS)
+                else:
+                    self._session = self._worker.start(self._config, START_SECONDS, simulated=True)
+            except WorkerFailure as failure:
+                if lacks(failure, "start_simulated"):
+                    raise Unsupported("this target has no start_simulated") from failure
+                raise
         return self._session
 
     def restart(self) -> None:
         """Forget what the candidate's engine remembers: the next question starts a fresh one."""
-        if self._session is not None and self._bench.candidate.alive:
+        if self._session is not None and self._worker.alive:
             self._session.close()
         self._session = None
 
     def logits(self, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Teacher-forced logits of both at every token but the last: unsharded, sharded."""
         prompt, output = list(tokens[:1]), list(tokens[1:])
-        got = self.session.score([{"prompt": prompt, "output": output}], logits=True, timeout=CALL_SECONDS).logits[0]
+        got = self.session.score([{"prompt": prompt, "output": output}], logits=True, timeout=self._seconds).logits[0]
         want = self.whole.logits(prompt, output)
         if got.shape != want.shape:
             raise WorkerFailure("protocol", "score", f"logits of shape {list(got.shape)}, not {list(want.shape)}")
@@ -59,7 +84,7 @@ class Pair:
     def hidden(self, tokens: Sequence[int], layer: int) -> float:
         """How far what enters a layer is off, over its size."""
         want = self.whole.hidden(tokens, layer)[1]
-        got = self.session.hidden(tokens, layer, timeout=CALL_SECONDS)[1]
+        got = self.session.hidden(tokens, layer, timeout=self._seconds)[1]
         if got.shape != want.shape:
             return float("inf")
         return off(want, got)
@@ -72,10 +97,10 @@ class Pair:
         """The first request whose tokens differ where the unsharded model is not undecided between the two."""
         want = {record.id: record.token_ids for record in self.whole.generated(requests)}
         try:
-            records = generate(self.session, requests, timeout=CALL_SECONDS)
+            records = generate(self.session, requests, timeout=self._seconds, late=1)
         except WorkerFailure as failure:
             self._session = None
-            if failure.kind != "error":
+            if failure.kind != "error" or unfaithful(failure) is not None:
                 raise
             return Change(requests[0].id, 0, None, failure.line)
         except Misreport as error:
@@ -105,6 +130,3 @@ def off(want: np.ndarray, got: np.ndarray) -> float:
     size = float(np.sqrt(np.mean(np.square(want, dtype=np.float64)))) or 1.0
     error = np.abs(got.astype(np.float64) - want)
     return float(np.nan_to_num(error, nan=np.inf).max(initial=0.0)) / size
-
-
-__all__ = ["OracleFailure", "Pair", "off"]

@@ -5,11 +5,11 @@ uneven and empty pieces, and long chains of many shards. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from feedback.operators.cases import checked_cases, fresh_cases, input_seed
 from feedback.sharding.cuts import Cut
-from feedback.target import Case
+from feedback.target import Arrays, Case
 
 #: Shards of a long chain. A context that is prefilled in steps chains as many as there are steps times ranks.
 CHAIN = 16
@@ -29,11 +29,14 @@ BRIEF = 10
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing to try: a case, over so many ranks, cut as the engine does (0) or in another way."""
+    """One thing to try: a case, over so many ranks, cut as the engine does (0) or in another way. `inputs` are those of
+    a running model, None where they are drawn.
+    """
 
     case: Case
     ranks: int
     cut: int = 0
+    inputs: Arrays | None = field(default=None, compare=False, repr=False)
 
     @property
     def words(self) -> str:
@@ -67,6 +70,18 @@ def conditions(cut: Cut, seed: int, brief: bool = False) -> list[Condition]:
     if cut.sharding.uneven and cut.combines:
         found += [Condition(case, CHAIN) for case in longest(own)[:CHAINS]]
     return shortened(found) if brief else found
+
+
+def captured(cut: Cut, calls: Sequence[tuple[str, Case, Arrays]]) -> list[Condition]:
+    """What is tried of a cut that combines on inputs of a running model."""
+    if not cut.combines:
+        return []
+    found = []
+    for operator, case, inputs in calls:
+        if operator == cut.info.name:
+            ways = (0, 1) if cut.sharding.uneven else (0,)
+            found += [Condition(case, cut.ranks, way, inputs) for way in ways]
+    return found
 
 
 def spread(cases: Sequence[Case], count: int) -> list[Case]:

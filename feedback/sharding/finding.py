@@ -28,9 +28,10 @@ NOT_SEEN = (
 
 @dataclass
 class Record:
-    """What was seen of one cut."""
+    """What was seen of one cut. `files` are the implementations of all operators, by operator."""
 
     cut: Cut
+    files: Mapping[str, str] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     calls: int = 0
     growths: list[Growth] = field(default_factory=list)
@@ -61,22 +62,19 @@ class Record:
 
 
 def finding(
-    records: Sequence[Record],
-    gaps: Sequence[str],
-    whole: int,
-    interpreted: Mapping[str, str],
-    missed: Sequence[str] = (),
+    records: Sequence[Record], left: Sequence[str], gaps: Sequence[str], whole: int, interpreted: Mapping[str, str]
 ) -> Finding:
-    """The verdict's content. `whole` counts the operators of the plan that nothing cuts; `missed` are cuts of the plan
-    that were not tried, a phrase each: with one of them nothing is confirmed.
+    """The verdict's content. `left` are cuts that were not tried, without which nothing is confirmed; `whole` counts
+    the operators of the plan that nothing cuts.
     """
     bad = [record for record in records if record.bad]
     conditions = sum(len(record.outcomes) for record in records)
     calls = sum(record.calls for record in records)
     metrics = {"cuts": float(len(records)), "conditions": float(conditions), "calls": float(calls)}
-    data = {"cuts": [as_data(record) for record in records], "interpreted": dict(interpreted)}
+    left = [*left, *(f"{record.cut.name}, which no input can be cut for" for record in records if not record.outcomes)]
+    data = {"cuts": [as_data(record) for record in records], "left": left, "interpreted": dict(interpreted)}
     confidence = Confidence.HEURISTIC if interpreted else Confidence.DIRECT
-    unseen = (*missed, *gaps, *NOT_SEEN)
+    unseen = (*left, *gaps, *NOT_SEEN)
     if bad:
         first = bad[0]
         others = ", ".join(record.cut.name for record in bad[1:4])
@@ -88,17 +86,14 @@ def finding(
             at=tuple(location(record) for record in bad[:8]),
             gaps=unseen,
             next="kernels" if _rounds(first) else None,
-            metrics=metrics | {"wrong_cuts": float(len(bad)), "worst_relative_error": first.worst.relative},
+            metrics=metrics
+            | {"wrong_cuts": float(len(bad)), "worst_relative_error": first.worst.relative}
+            | {"worst_error_ratio": max(outcome.ratio for record in bad for outcome in record.bad)},
             data=data,
             arrays=first.sample,
         )
-    if missed:
-        tried = f"no deviation in the {len(records)} that were"
-        text = f"{len(missed)} cuts of the plan were not tried: {missed[0]}; {tried}"
-        return Finding(Status.INCONCLUSIVE, text, confidence, gaps=unseen, metrics=metrics, data=data)
-    unchecked = [record.cut.name for record in records if not record.outcomes]
-    if unchecked:
-        text = f"{len(unchecked)} of {len(records)} cuts could not be tried on any input: {', '.join(unchecked[:4])}"
+    if left or not records:
+        text = f"{len(records)} cuts are right as far as they were tried, but not tried: {'; '.join(left[:4])}"
         return Finding(Status.INCONCLUSIVE, text, confidence, gaps=unseen, metrics=metrics, data=data)
     worst = max(records, key=lambda record: max(outcome.ratio for outcome in record.outcomes))
     ratio = max(outcome.ratio for outcome in worst.outcomes)
@@ -141,8 +136,10 @@ def location(record: Record) -> Location:
     assert worst.fault is not None
     blamed = record.attribution.operators if record.attribution else ()
     file, operator = record.cut.sharding.file or None, info.name
-    if blamed == (info.name,) or record.whole_is_wrong:
+    if record.whole_is_wrong:
         file = info.files.get(info.selected)
+    elif len(blamed) == 1:
+        file = record.files.get(blamed[0]) or file
     fault, line = worst.fault, None
     if fault.at is not None:
         file, line = fault.at.file, fault.at.line

@@ -54,6 +54,9 @@ def attribute(ask: Ask, used: Sequence[str], relative: float) -> Attribution:
         if found is not None and found <= 1.0:
             blamed.append(operator)
     told = f"a float64 {' or '.join(blamed)}" if blamed else "float64 operators"
+    if not blamed and len(used) > 1:
+        blamed = _together(ask, used, measured)
+        told = f"float64 {' and '.join(blamed)} together" if blamed else told
     if wide is not None and wide <= 1.0:
         return Attribution("precision", f"vanishes with {told}: precision, not logic", tuple(blamed), tuple(measured))
     inside = f" of {' or '.join(blamed)}" if blamed else ""
@@ -65,3 +68,17 @@ def attribute(ask: Ask, used: Sequence[str], relative: float) -> Attribution:
         return Attribution("precision", text, tuple(blamed), tuple(measured))
     text = f"vanishes with {told}, stays with float64 inputs, as small as rounding: rounds on purpose or logic{inside}"
     return Attribution("undecided", text, tuple(blamed), tuple(measured))
+
+
+def _together(ask: Ask, used: Sequence[str], measured: list[tuple[str, float | None]]) -> list[str]:
+    """The operators that all have to be float64 references for the deviation to vanish; none where that does not do."""
+    needed = list(used)
+    for operator in (None, *used):
+        fewer = [other for other in needed if other != operator]
+        found = ask(tuple(fewer), False)
+        measured.append((f"float64 {' and '.join(fewer)}", found))
+        if found is not None and found <= 1.0:
+            needed = fewer
+        elif operator is None:
+            return []
+    return needed

@@ -4,26 +4,21 @@ interprets them with the rounding of the hardware.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from feedback.judging import Bench
-from feedback.kernels import trees
+from feedback.kernels.interpreted import InterpretingWorker, unavailable
 from feedback.kernels.observed import NOT_MODELLED
 from feedback.kernels.rounding import MODES
-from feedback.kernels.session import capability
-from feedback.probe import Tree
 from feedback.sharding.compare import Answer, Steps
 from feedback.sharding.cuts import Cut
 from feedback.target import Arrays, Case, Unsupported
 from feedback.verdict import Location
-from feedback.workers.failures import WorkerFailure, one_line
+from feedback.workers.failures import WorkerFailure, lacks, one_line
 from feedback.workers.handle import Worker
-from feedback.workers.pool import WorkerPool
 
 METHOD = "sharded_run"
 
@@ -42,39 +37,33 @@ class Subject:
     def __init__(self, bench: Bench, operators: Iterable[str]) -> None:
         self._bench = bench
         self._config = bench.question.candidate.config
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._pool: WorkerPool | None = None
+        self._inside: InterpretingWorker | None = None
         self._worker: Worker = bench.candidate
-        found = self._worker.call("unavailable_operators", self._config, sorted(set(operators)))
-        if not isinstance(found, dict):
-            raise WorkerFailure("protocol", "unavailable_operators", f"{type(found).__name__} came, no table")
-        self.launched = False
-        self.interpreted = {str(name): one_line(str(reason), 120) for name, reason in found.items()}
+        self._launched: frozenset[str] = frozenset()
+        self.interpreted = unavailable(self._worker, self._config, sorted(set(operators)))
 
     def __enter__(self) -> Self:
         if self.interpreted:
-            try:
-                self._interpret()
-            except BaseException:
-                self.close()
-                raise
+            self._inside = InterpretingWorker(self._bench, next(iter(self.interpreted.items())))
+            self._worker = self._inside.worker
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the interpreting worker, if there is one."""
-        if self._pool is not None:
-            self._pool.close()
-        if self._folder is not None:
-            self._folder.cleanup()
-        self._pool = self._folder = None
+        if self._inside is not None:
+            self._inside.__exit__(*error)
 
     @property
     def alive(self) -> bool:
         """Whether it can still be asked."""
         return self._worker.alive
+
+    def idle(self, used: Collection[str], files: Mapping[str, str]) -> list[str]:
+        """Operators among those `used` whose kernels were to be interpreted and never ran; `files` are the
+        implementations, by operator.
+        """
+        if self._inside is None:
+            return []
+        return self._inside.idle([name for name in self.interpreted if name in used], files, self._launched)
 
     def gaps(self) -> tuple[str, ...]:
         """What interpretation leaves open."""
@@ -83,7 +72,8 @@ class Subject:
         return (
             f"{', '.join(self.interpreted)} interpreted, not run on a GPU, by an interpreter in the process of the "
             "code that it judges",
-            "repeated calls, and all but a few conditions of each cut, where kernels are interpreted",
+            "repeated calls, inputs of a running model, and all but a few conditions of each cut, where kernels are "
+            "interpreted",
             *NOT_MODELLED,
         )
 
@@ -98,7 +88,7 @@ class Subject:
         arguments = [cut.info.name, cut.sharding.name, case.model_dump(), self._config, list(pieces), options]
         seconds = patience + MARGIN
         if not self.interpreted:
-            return [_answer(self._worker.call(METHOD, *arguments, timeout=seconds), len(pieces))]
+            return [_answer(self._asked(METHOD, *arguments, timeout=seconds), len(pieces))]
         answers = []
         if wide and not exact:  # a kernel is written for its types: its products are widened, not its arguments
             options["wide"] = False
@@ -107,24 +97,22 @@ class Subject:
             if not isinstance(found, dict):
                 raise WorkerFailure("protocol", METHOD, f"{type(found).__name__} came, no answer")
             seen = found.get("seen")
-            self.launched = self.launched or (isinstance(seen, dict) and bool(seen.get("launches")))
+            if self._inside is not None and isinstance(seen, dict) and isinstance(seen.get("files"), list):
+                self._launched |= self._inside.relative(seen["files"])
             answer = _answer(found.get("result"), len(pieces))
             if ": Unfaithful: " in answer.failed:
                 raise Unsupported(f"the rounding of {answer.failed.partition('Unfaithful: ')[2]} is not modelled")
             answers.append(answer)
         return answers
 
-    def _interpret(self) -> None:
-        question = self._bench.question
-        self._folder = tempfile.TemporaryDirectory(prefix="infra-agent-sharding-")
-        root = trees.of_engine(Path(self._folder.name).resolve() / "tree", question.candidate.root, question.adapter)
-        self._pool = WorkerPool(trees.engine_adapter(question.adapter), self._bench.context.workers.limits)
-        self._worker = self._pool.open(Tree(root, question.candidate.commit, self._config))
+    def _asked(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """An optional method of the candidate."""
         try:
-            capability(self._worker)
-        except Unsupported as error:
-            name, reason = next(iter(self.interpreted.items()))
-            raise Unsupported(f"{name} cannot run here ({reason}), nor be interpreted: {error}") from error
+            return self._worker.call(method, *arguments, timeout=timeout)
+        except WorkerFailure as failure:
+            if lacks(failure, method):
+                raise Unsupported(f"this target has no {method}") from failure
+            raise
 
 
 def _answer(found: Any, size: int) -> Answer:

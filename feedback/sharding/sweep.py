@@ -23,7 +23,11 @@ DRAWS = ("A", "B")
 
 
 def growths(trials: Trials, condition: Condition, brief: bool = False) -> list[Growth]:
-    """Growth with the number of shards, and with the number of tokens where it may vary alone."""
+    """Growth with the number of shards, and with the number of tokens where it may vary alone; nothing for inputs that
+    were not drawn.
+    """
+    if condition.inputs is not None:
+        return []
     case, cut = condition.case, trials.cut
     long = max(LENGTHS if not brief else LENGTHS[:2])
     lengths = "N" in free_axes(checked_cases(cut.info.cases)) and case.dims.get("N", 0) > 0

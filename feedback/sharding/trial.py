@@ -53,9 +53,9 @@ class Trials:
             input_seed(self.bench.question.seed, info.name, case.name, str(sorted(case.dims.items())), each)
             for each in (label, TURNS[0])
         )
-        kept = {tensor.name: first for tensor in info.tensors if tensor.kind == "constant" and label != TURNS[0]}
         asked = (info.name, self.cut.sharding.name, case, self._config, condition.ranks, seed, condition.cut)
-        found = self.bench.oracle.sharded_question(*asked, kept)
+        kept = {tensor.name: first for tensor in info.tensors if tensor.kind == "constant" and label != TURNS[0]}
+        found = self.bench.oracle.sharded_question(*asked, kept, condition.inputs)
         if "refused" in found:
             return None
         return Question(

@@ -65,6 +65,13 @@ class WorkerFailure(Exception):
         return _rebuild, (self.__dict__,)
 
 
+def lacks(failure: BaseException | None, method: str) -> bool:
+    """Whether a failure is that the target has no such method: optional ones are asked for by name."""
+    if not isinstance(failure, WorkerFailure) or failure.error_type != "AttributeError":
+        return False
+    return failure.location is None and repr(method) in failure.line
+
+
 def _rebuild(state: dict[str, Any]) -> WorkerFailure:
     failure = WorkerFailure.__new__(WorkerFailure)
     failure.__dict__.update(state)

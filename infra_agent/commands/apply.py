@@ -31,4 +31,6 @@ def register(app: typer.Typer) -> None:
         made = apply_run(find_run(run), repo, branch, prefix)
         moves = "1 kept move" if len(made.commits) == 1 else f"{len(made.commits)} kept moves"
         typer.echo(f"branch {made.branch} has {moves}; nothing is checked out")
+        for need in made.needs:
+            typer.echo(f"needs a person: {need}")
         typer.echo(f"review it:  git log --patch {made.head[:12]}..{made.branch}")

@@ -34,4 +34,4 @@ def register(app: typer.Typer) -> None:
         typer.echo(f"run       {place.id} (resumed)")
         with stoppable(place):
             end = run_goal(goal, place)
-        raise typer.Exit(1 if end.status is EndStatus.FAILED else 0)
+        raise typer.Exit(1 if end.status in (EndStatus.FAILED, EndStatus.UNREPAIRED) else 0)

@@ -15,7 +15,15 @@ from pydantic import Field
 from feedback.verdict import Verdict
 from infra_agent.hypothesis import Move
 from infra_agent.proposers.causes import Facts
-from infra_agent.records import BaselineRecord, CandidateRecord, MoveRecord, ProfileRecord, Ratio, Record
+from infra_agent.records import (
+    BaselineRecord,
+    CandidateRecord,
+    MoveRecord,
+    ProfileRecord,
+    Ratio,
+    Record,
+    RegressionRecord,
+)
 
 #: States that are not commits of the run: what the trusted target does with a shipped profile.
 PAR, SEQUENTIAL = "par", "sequential"
@@ -54,11 +62,14 @@ class Subject(Record):
 
 
 class Remembered(Record):
-    """What came of a skeleton's move: its measured gain, and whether that speaks for the skeleton."""
+    """What came of a skeleton's move: its measured gain, whether that speaks for the skeleton, and where it cannot be
+    used.
+    """
 
     kind: Literal["incremental", "ablation"]
     supports: bool
     gain: Ratio
+    applies: tuple[str, ...] = ()
 
 
 class Measurements(Protocol):
@@ -113,4 +124,34 @@ class Measurements(Protocol):
 
     def remember(self, move: Move, outcome: Remembered) -> None:
         """Let later runs learn from a measured move."""
+        ...
+
+
+class Repairing(Measurements, Protocol):
+    """What runs that mend results ask besides."""
+
+    def deviation(self, commit: str, verdict: Verdict) -> ProfileRecord:
+        """Facts about a state of which a layer that compares ranks with one rank has found that it deviates."""
+        ...
+
+    def applicability(self, verdict: Verdict) -> tuple[str, ...]:
+        """Where the compile reports of a `kernels` verdict say that its kernels cannot be used, a line each."""
+        ...
+
+    def test_text(self, commit: str, facts: Facts, observed: str) -> tuple[str, str]:
+        """Path and text of a regression test for what deviates on a state."""
+        ...
+
+    def regression(self, base: str, candidate: str, path: str, text: str, facts: Facts) -> RegressionRecord:
+        """Run a test that the candidate brings at `path`, on the base with the test alone and on the candidate."""
+        ...
+
+    def served(self, layer: str, base: str, candidate: str, changes_numerics: bool, n: int = 1) -> Verdict:
+        """`accuracy`, or `load` of a change that is to cost little, of two states in a configuration that this machine
+        can serve.
+        """
+        ...
+
+    def not_served(self, commit: str) -> tuple[str, ...]:
+        """What that configuration leaves out, a phrase each."""
         ...

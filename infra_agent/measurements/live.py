@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +18,23 @@ from feedback.load.workload import Workload, prepare
 from feedback.oracle import Oracle, OracleFailure
 from feedback.probe import Context, Probe, Question, Tree, discover
 from feedback.statistics import NoiseFloor
+from feedback.target import Unsupported
 from feedback.verdict import Status, Verdict, digest_of
+from infra_agent import regression
 from infra_agent.goal import Goal
 from infra_agent.hypothesis import Move
 from infra_agent.measurements import PAR, SEQUENTIAL, CandidateFailed, Openings, Remembered, Subject, Traffic
 from infra_agent.measurements.openings import Library, UserLibrary, change_at, change_of, combined, offered
 from infra_agent.measurements.quiet import wait_for_quiet
+from infra_agent.measurements.served import servable
 from infra_agent.measurements.setup import PRODUCTION, REFERENCE, Ground, prepared
 from infra_agent.paths import RunPaths
 from infra_agent.proposers.causes import Facts
-from infra_agent.records import BaselineRecord, CandidateRecord, MoveRecord, ProfileRecord
+from infra_agent.proposers.deviations import facts_of
+from infra_agent.records import BaselineRecord, CandidateRecord, MoveRecord, ProfileRecord, RegressionRecord
 from infra_agent.steps import MARGIN
 from infra_agent.without import CannotTakeOut, without
-from infra_agent.workspace import EmptyChange
+from infra_agent.workspace import NEEDS, EmptyChange
 
 if TYPE_CHECKING:
     from skeletons.matching import Opportunity
@@ -46,8 +50,17 @@ PASSES = 2
 #: held impossible.
 SHARE_SLACK = 0.1
 
+#: What a change that mends results may cost in service.
+MAY_LOSE = 0.1
+
+#: Passes for that: an interval has to be told from a margin of a tenth, not from one of a fiftieth.
+SERVED_PASSES = 6
+
 #: What measuring the noise floor may take, as a share of the search's budget.
 FLOOR_SHARE = 0.2
+
+#: Trailers of every kept commit; the others stand there where there is something to say.
+ALWAYS = ("Move", "Hypothesis", "Predicted", "Measured", "Skeletons", "Verdicts")
 
 #: Seconds to wait for a quiet machine before the noise floor is tried again.
 BASELINE_PATIENCE = (60.0, 120.0)
@@ -118,8 +131,6 @@ class LiveMeasurements:
 
     def profile(self, commit: str) -> ProfileRecord:
         """Facts from the profile probe; from machine and launch configuration alone where the target has no spans."""
-        import json
-
         from feedback.profile.facts import launch_facts
         from feedback.profile.machine import machine_facts
 
@@ -128,14 +139,37 @@ class LiveMeasurements:
         if verdict.status is Status.REFUTED and commit == self._ground.workspace.base:
             raise UserError(f"the start cannot be profiled: {verdict.line()}")
         facts: dict[str, Any] = {**machine_facts(), **launch_facts(tree.config, self._ground.description, ())}
-        if verdict.evidence is not None:
-            told = json.loads((self._context.evidence.path(verdict.evidence) / "finding.json").read_text())
-            facts |= told.get("facts", {})
+        facts |= self._finding(verdict).get("facts", {})
         return ProfileRecord(commit=commit, facts=facts, evidence=verdict.evidence)
 
+    def deviation(self, commit: str, verdict: Verdict) -> ProfileRecord:
+        from feedback.profile.facts import launch_facts
+        from feedback.profile.machine import machine_facts
+
+        tree = self._tree(commit)
+        facts: dict[str, Any] = {**machine_facts(), **launch_facts(tree.config, self._ground.description, ())}
+        facts |= facts_of(self._finding(verdict))
+        return ProfileRecord(commit=commit, facts=facts, evidence=verdict.evidence)
+
+    def _finding(self, verdict: Verdict) -> dict[str, Any]:
+        """What a probe left in its evidence folder."""
+        import json
+
+        if verdict.evidence is None:
+            return {}
+        return json.loads((self._context.evidence.path(verdict.evidence) / "finding.json").read_text())
+
     def openings(self, commit: str, facts: Facts) -> Openings:
-        found, self._offered[commit] = offered(self._library, self._ground, self._tree(commit), facts)
+        tree = self._tree(commit)
+        found, self._offered[commit] = offered(self._library, self._ground, tree, facts, self._sharded(tree))
         return found
+
+    def _sharded(self, tree: Tree) -> bool:
+        """Whether a state runs over several ranks."""
+        try:
+            return any(row.sharding for row in self._oracle.plan(tree.config).rows)
+        except (Unsupported, OracleFailure):
+            return False
 
     # -- candidates ----------------------------------------------------------------------------------------------------
 
@@ -175,7 +209,11 @@ class LiveMeasurements:
             "Measured": "" if measured is None else f"{measured.point:.3f} [{measured.low:.3f}, {measured.high:.3f}]",
             "Skeletons": ", ".join(move.skeletons),
             "Verdicts": " ".join(move.verdicts),
+            "Regression-Test": move.regression or "",
+            "Cannot-Be-Used": "; ".join(move.applies),
+            NEEDS: ", ".join(move.needs),
         }
+        trailers = {name: text for name, text in trailers.items() if text or name in ALWAYS}
         return self._ground.workspace.keep(candidate.commit, move.title, trailers)
 
     def without(self, tip: str, commits: tuple[str, ...], label: str) -> str:
@@ -186,6 +224,20 @@ class LiveMeasurements:
 
     def remember(self, move: Move, outcome: Remembered) -> None:
         self._library.remember(move, outcome, Path(self._workload("main")).stem)
+
+    def applicability(self, verdict: Verdict) -> tuple[str, ...]:
+        found = self._finding(verdict).get("applicability", ())
+        return tuple(dict.fromkeys(str(fact["fact"]) for fact in found))
+
+    def test_text(self, commit: str, facts: Facts, observed: str) -> tuple[str, str]:
+        return regression.written(facts, self._tree(commit).config, self._ground.description.profile_path, observed)
+
+    def regression(self, base: str, candidate: str, path: str, text: str, facts: Facts) -> RegressionRecord:
+        try:
+            alone = self._commit(base, change_of({"files": {path: text}, "launch": {}}), f"The test {path} alone")
+        except CandidateFailed:  # the base has it already
+            alone = base
+        return regression.tried(path, self._tree(alone).root, self._tree(candidate).root, regression.place(facts))
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
@@ -199,6 +251,20 @@ class LiveMeasurements:
         touched = None if subject.move.kind != "code" or share >= 1 else min(1.0, share + SHARE_SLACK)
         settings = LoadSettings(margin=1 + MARGIN, max_passes=PASSES, fresh_base=subject.n > 1, touched_share=touched)
         return LoadProbe(settings).run(question, self._context)
+
+    def served(self, layer: str, base: str, candidate: str, changes_numerics: bool, n: int = 1) -> Verdict:
+        before, after = (self._servable(state)[0] for state in (base, candidate))
+        question = replace(self._question(f"served-{n}", before, after, "main"), changes_numerics=changes_numerics)
+        if layer != "load":
+            return self._probes[layer].run(question, self._context)
+        wait_for_quiet(PASS_PATIENCE)
+        return LoadProbe(LoadSettings(margin=1 - MAY_LOSE, max_passes=SERVED_PASSES)).run(question, self._context)
+
+    def not_served(self, commit: str) -> tuple[str, ...]:
+        return self._servable(commit)[1]
+
+    def _servable(self, state: str) -> tuple[Tree, tuple[str, ...]]:
+        return servable(self._tree(state), self._ground.pool, self._oracle)
 
     def compare(self, base: str, candidate: str, traffic: Traffic, label: str, n: int = 1) -> Verdict:
         wait_for_quiet(PASS_PATIENCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -79,7 +80,8 @@ class UserLibrary:
             supports=outcome.supports,
             effect=outcome.gain.point,
             interval=(outcome.gain.low, outcome.gain.high),
-            share=move.share if 0 < move.share <= 1 else None,
+            share=move.share if 0 < move.share <= 1 and not move.mends else None,
+            cannot=outcome.applies,
             environment={
                 **{name: str(known[name]) for name in ENVIRONMENT if known.get(name) is not None},
                 **known.get("packages", {}),
@@ -92,17 +94,20 @@ class UserLibrary:
         self._all = self._all.record_evidence(move.skeletons[0], evidence)
 
 
-def offered(library: Library, ground: Ground, tree: Tree, facts: Facts) -> tuple[Openings, dict[str, Opportunity]]:
+def offered(
+    library: Library, ground: Ground, tree: Tree, facts: Facts, sharded: bool = False
+) -> tuple[Openings, dict[str, Opportunity]]:
     """The moves on a state, and the opportunity behind each by its key. A move at several places comes as a whole and
-    in parts: when the whole is refused, a part may still be right.
+    in parts: when the whole is refused, a part may still be right. `sharded`: whether the state runs over ranks.
     """
-    found, declined = library.opportunities(view_of(ground, tree, facts))
+    view = view_of(ground, tree, facts)
+    found, declined = library.opportunities(view)
     moves: dict[str, Move] = {}
     behind: dict[str, Opportunity] = {}
     refused = [f"{each.skeleton}: {each.reason}" for each in declined]
     for opportunity in (each for whole in found for each in (whole, *whole.parts)):
         outside = _outside(ground, opportunity)
-        move = _move(opportunity)
+        move = _move(opportunity, layers_for(view, opportunity, sharded))
         if outside is not None:
             refused.append(f"{opportunity.skeleton}: {outside} is outside the goal's scope")
         elif move.key not in moves:
@@ -151,7 +156,19 @@ def change_of(told: Mapping[str, Any]) -> Change:
     return Change(files=told["files"], launch=told["launch"])
 
 
-def _move(opportunity: Opportunity) -> Move:
+def layers_for(view: TargetView, opportunity: Opportunity, sharded: bool) -> tuple[str, ...]:
+    """Feedback layers that a move has to pass because of where it applies: kernels, and the cuts over ranks."""
+    from feedback.kernels.trees import names_kernels
+
+    kernels = any(names_kernels(view.sources.get(site.path, "")) for site in opportunity.sites)
+    return (*(("kernels",) if kernels else ()), *(("sharding", "sharded_model") if sharded else ()))
+
+
+def _move(opportunity: Opportunity, layers: tuple[str, ...]) -> Move:
+    repair = opportunity.repair
+    gain, spread = opportunity.gain_mean, opportunity.gain_sd
+    if repair is not None:
+        gain, spread = repair.bits * math.log(2), repair.sd * math.log(2)
     return Move(
         key=_key(opportunity),
         skeletons=(opportunity.skeleton,),
@@ -159,9 +176,14 @@ def _move(opportunity: Opportunity) -> Move:
         cause=opportunity.cause,
         title=opportunity.title,
         share=min(1.0, max(0.0, opportunity.share)),
-        gain=opportunity.gain_mean,
-        spread=opportunity.gain_sd,
+        gain=gain,
+        spread=spread,
         operators=tuple(opportunity.operators),
+        layers=layers,
+        mends=repair is not None,
+        slowdown=0.0 if repair is None else repair.slowdown,
+        places=() if repair is None else tuple(sorted(_key(part) for part in opportunity.parts)),
+        where="; ".join(f"{site.path}:{site.line} {site.detail}" for site in opportunity.sites),
         changes_numerics=opportunity.changes_numerics,
         launch=dict(opportunity.launch),
         reasons=tuple(opportunity.reasons),

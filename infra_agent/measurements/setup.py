@@ -17,6 +17,7 @@ from feedback.errors import UserError
 from feedback.probe import Tree
 from infra_agent import __version__, tomltext
 from infra_agent.goal import Goal
+from infra_agent.metrics import DEVIATIONS
 from infra_agent.paths import RunPaths
 from infra_agent.records import RunRecord
 from infra_agent.start import Start, nested
@@ -92,11 +93,16 @@ class Ground:
 
 
 def comparable(goal: Goal) -> None:
-    """`UserError` when the goal's objective is a figure that no pass can compare."""
-    if goal.objective.metric not in COMPARABLE:
-        known = ", ".join(COMPARABLE)
+    """`UserError` when the goal's objective is a figure that no pass can compare and no probe can bring to zero."""
+    if goal.objective.metric not in (*COMPARABLE, *DEVIATIONS):
+        known = ", ".join((*COMPARABLE, *DEVIATIONS))
         raise UserError(
             f"{goal.objective.metric} can be bounded but not yet be the objective of a run; choose one of {known}"
+        )
+
+    if goal.objective.metric in DEVIATIONS and goal.constraints:
+        raise UserError(
+            f"a run for {goal.objective.metric} checks accuracy and service by itself: leave out [constraints]"
         )
 
 

@@ -67,7 +67,7 @@ def _moves(run: RunPaths, rows: list[Row], told: dict[str, Any]) -> list[dict[st
                 **move,
                 "observations": list(proposal.observations) if proposal else [],
                 "lines": [(v.status.value, v.line(), v.cost_seconds, v.evidence) for v in own],
-                "diff": diffs.between(candidate.base, candidate.commit) if candidate else [],
+                "diff": diffs.between(candidate.base, move["commit"] or candidate.commit) if candidate else [],
                 "change": _change(proposal),
             }
         )
@@ -155,7 +155,7 @@ def _ablation(told: dict[str, Any]) -> Any:
     titles = {move["id"]: move["title"] for move in told["moves"]}
     rows = [
         charts.Bar(
-            titles.get(entry["label"], f"all {entry['label']} moves"),
+            titles.get(entry["label"], entry["label"] if " " in entry["label"] else f"all {entry['label']} moves"),
             entry["gain"]["point"],
             entry["gain"]["low"],
             entry["gain"]["high"],
@@ -169,12 +169,15 @@ def _ablation(told: dict[str, Any]) -> Any:
 
 def _diagnoses(rows: list[Row]) -> list[tuple[str, float]]:
     """What the start was found to suffer from."""
+    from infra_agent.proposers import deviations
     from infra_agent.proposers.causes import diagnosis, with_found
 
     profile = next((ProfileRecord.model_validate(row.payload) for row in rows if row.kind == "profile"), None)
     if profile is None:
         return []
     openings = next((row.payload for row in rows if row.kind == "openings" and row.key == profile.commit), {})
+    if deviations.known(profile.facts):
+        return deviations.diagnosis(profile.facts)
     offered = [move["cause"] for move in openings.get("moves", ()) if move["kind"] == "code"]
     return diagnosis(with_found(profile.facts, offered, openings.get("looked_for", ())))[:6]
 

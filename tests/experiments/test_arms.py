@@ -11,15 +11,18 @@ import pytest
 from experiments.arms import experiment
 from experiments.arms.finals import Finals, finals
 from experiments.arms.random_search import RandomSearch, drawn, space_of
-from experiments.arms.searching import ARMS, Arm, Searched, _search
+from experiments.arms.searching import ARMS, Arm, Floor, Searched, _search
 from experiments.worlds import FixedLibrary, goal_of, place_of
+from feedback.errors import UserError
 from feedback.probe import Tree
+from feedback.statistics import NoiseFloor
 from feedback.target import Parameter
 from feedback.verdict import Verdict
 from infra_agent.ladder import Experience
 from infra_agent.ledger import Ledger
 from infra_agent.measurements.recorded import START, RecordedMeasurements
 from infra_agent.proposers.embedded import Aim, Proposal, Stop, propose
+from infra_agent.records import BaselineRecord
 from infra_agent.steps import Steps
 from tests.infra_agent.verdicts import load
 from tests.infra_agent.worlds import LAYERS, Silent, decisions, goal, kept, play, typical
@@ -156,3 +159,27 @@ def test_a_place_is_the_same_run_when_it_is_made_again(tmp_path: Path) -> None:
     assert first == again
     assert Path(first[0].start).parent == first[1].starts
     assert first[0].digest == goal_of("first_run", name="arms").digest
+
+
+def test_the_noise_floor_is_measured_once_and_paid_by_no_search(tmp_path: Path) -> None:
+    class World(RecordedMeasurements):
+        noise: NoiseFloor | None = None
+        measured = 0
+
+        def baseline(self, commit: str) -> BaselineRecord:
+            self.measured += 1
+            self.noise = NoiseFloor(0.01, 4)
+            return super().baseline(commit)
+
+    found = []
+    for number in (0, 1, 0):  # the last one is an experiment that goes on
+        world, floor = World(typical()), Floor(tmp_path / "floor.json")
+        with Ledger.open(tmp_path / f"search-{number}") as ledger:
+            steps = Steps(goal(), ledger, world, Silent())
+            found.append((floor.of(steps, world, START), world.noise, world.measured))  # type: ignore[arg-type]
+            assert steps.spent == 0.0
+    assert [measured for _, _, measured in found] == [1, 0, 0]
+    assert len({record.model_dump_json() for record, _, _ in found}) == 1
+    assert all(noise == NoiseFloor(0.01, 4) for _, noise, _ in found)
+    with pytest.raises(UserError, match="another start"), Ledger.open(tmp_path / "other") as ledger:
+        Floor(tmp_path / "floor.json").of(Steps(goal(), ledger, World(typical()), Silent()), World(typical()), "other")  # type: ignore[arg-type]

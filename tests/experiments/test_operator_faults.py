@@ -233,7 +233,11 @@ def result_of(
         answer("static", "confirmed"),
         answer("operators", "refuted" if killed else "confirmed", operator="linear"),
     )
-    compared = {"equivalent": Compared(90, 0), "survived": Compared(9, 3, 0.2, "linear x")}.get(outcome)
+    compared = {
+        "equivalent": Compared(90, 0),
+        "regrouped": Compared(90, 7, 0.1, "linear y", agreed=30),
+        "survived": Compared(9, 3, 0.2, "linear x"),
+    }.get(outcome)
     fields: dict[str, object] = {
         "key": name, "name": name, "kind": kind, "source": "mutant", "path": "p.py", "line": 1, "change": "a -> b",
         "layer": "operators", "operators": ("linear",), "steps": ("output",), "outcome": outcome, "answers": answers,
@@ -249,16 +253,20 @@ def clean(status: str = "confirmed") -> campaign.Record:
 
 def test_equivalent_mutants_do_not_count_and_survivors_do() -> None:
     reports = [result_of(f"r{i}", kind="parallel") for i in range(30)]
-    mutants_ = [result_of(f"m{i}") for i in range(150)] + [result_of("e", "equivalent"), result_of("s", "survived")]
+    mutants_ = [result_of(f"m{i}") for i in range(150)] + [
+        result_of("e", "equivalent"), result_of("g", "regrouped"), result_of("s", "survived"),
+    ]  # fmt: skip
     told = conclusions.conclude(reports, mutants_, [clean()], whole=True)
     assert all(told.claims.values()), told.claims
-    assert any("150 of 151" in claim for claim in told.claims)
+    assert any("150 of 151" in claim and "98.7%" in claim for claim in told.claims)
     text = "\n".join(told.notes)
-    assert "equivalent: 1" in text
+    assert "equivalent, to the last bit: 1" in text
+    assert "the same function, regrouped: 1" in text
+    assert "the same values in 30 runs in float64" in text
     assert "bit-identical in 90 runs" in text
     assert "within the tolerance: 3 of 9 runs differ" in text
     rows = {row[0]: row for row in told.rows}
-    assert rows["operators"][1:3] == (182, 180)
+    assert rows["operators"][1:3] == (183, 180)
     assert rows["operators"][7:] == (1.0, "0 of 1")
 
 

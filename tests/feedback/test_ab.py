@@ -18,6 +18,7 @@ from feedback.load.ab import Arm, ArmFailed, PassRun, Policy, run_pass, too_dist
 from feedback.load.collect import PATIENCE, Misreport
 from feedback.load.disturbance import CpuMeter, CpuReading
 from feedback.load.openloop import run_open_loop
+from feedback.load.passes import LEAST_ROWS, FloorSettings
 from feedback.statistics import arm_time
 from feedback.target import Progress, Request, StepReport
 from tests.feedback.synthetic_engine import FakeClock, SyntheticEngine, requests
@@ -242,3 +243,16 @@ class TestOpenLoop:
     def test_every_request_needs_an_arrival(self) -> None:
         with pytest.raises(ValueError, match="3 requests with 1 arrival"):
             run_open_loop(SyntheticEngine(FakeClock()), requests(count=3), [0.0])
+
+
+@given(st.integers(1, 200), st.floats(0.01, 1e4), st.floats(1.0, 1e4))
+def test_a_noise_floor_takes_no_more_than_it_may_but_keeps_enough_requests(
+    rows: int, seconds: float, may: float
+) -> None:
+    settings = FloorSettings(seconds=may)
+    taken = settings.affordable(rows, seconds)
+    assert min(rows, LEAST_ROWS) <= taken <= rows
+    needed = 4 * settings.pairs * seconds * taken / rows
+    assert taken == rows or taken == LEAST_ROWS or needed <= may
+    assert taken < rows or rows <= LEAST_ROWS or needed <= may
+    assert FloorSettings().affordable(rows, seconds) == rows

@@ -65,6 +65,6 @@ def test_a_kernel_that_no_device_takes_is_refuted_though_another_kernel_compiles
 
 
 def test_a_cut_that_was_not_tried_is_not_confirmed() -> None:
-    found = finding([], (), 0, {}, ["kda_chunk: context not reached in 60 s"])
+    found = finding([], ["kda_chunk: context not reached in 60 s"], (), 0, {})
     assert found.status is Status.INCONCLUSIVE
     assert "kda_chunk: context not reached in 60 s" in found.gaps

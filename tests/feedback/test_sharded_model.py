@@ -16,8 +16,9 @@ from feedback.sharded_model.layers import first_diverging
 from feedback.sharded_model.probe import PROBE, as_workload
 from feedback.sharded_model.shrink import Change, minimal, shrink
 from feedback.target import Request
-from feedback.verdict import Status, Verdict
+from feedback.verdict import Confidence, Status, Verdict
 from tests.feedback.bed import Bed, bed, write_workload
+from tests.feedback.planted import OPS, replaces
 from tests.feedback.planted_sharding import combining
 from tests.target_engine.hybrid_model import make_hybrid
 
@@ -161,3 +162,38 @@ def test_the_budget_is_kept_and_said():
     assert engine.runs == found.runs == 5
     assert not found.complete
     assert found.words().endswith("(not yet minimal)")
+
+
+TRITON = {"operators": {"kda_state_merge": "triton", "kda_local_state": "triton"}}
+
+
+def test_kernels_that_cannot_run_here_are_interpreted(hybrid):
+    """Right as shipped; with a state that is not handed on, wrong from the second rank on."""
+    pytest.importorskip("triton")
+    verdict = asked(hybrid, "base", cp=2, **TRITON)
+    assert verdict.status is Status.CONFIRMED, verdict.line()
+    assert verdict.confidence is Confidence.HEURISTIC
+    assert any("interpreted, not run on a GPU" in gap for gap in verdict.gaps)
+    lost = replaces(f"{OPS}/kda_state_merge/triton.py", ("now = tl.dot(step, now,", "now = 0 * tl.dot(step, now,"))
+    verdict = asked(hybrid, "lost-state", lost, cp=2, **TRITON)
+    assert verdict.status is Status.REFUTED, verdict.line()
+    assert "changes at token" in verdict.observed
+    assert "not shrunk" in verdict.observed
+
+
+def test_a_kernel_that_is_never_launched_is_not_confirmed(hybrid):
+    pytest.importorskip("triton")
+    torch_form = "target_engine.ops.kda_state_merge.torch"
+    aside = replaces(
+        f"{OPS}/kda_state_merge/triton.py",
+        (
+            "    def __call__(self,",
+            "    def __call__(self, *given: Tensor) -> Tensor:\n"
+            f"        from {torch_form} import Implementation as Other\n\n"
+            "        return Other(None)(*given)\n\n"
+            "    def unused(self,",
+        ),
+    )
+    verdict = asked(hybrid, "aside", aside, cp=2, operators={"kda_state_merge": "triton"})
+    assert verdict.status is Status.UNSUPPORTED, verdict.line()
+    assert "no kernel" in verdict.observed

@@ -96,6 +96,32 @@ def test_every_cut_of_the_plan_is_checked(bed, hybrid):
             assert any(name.startswith(role.replace(" ", "-")) for name in names for role in cut["roles"])
 
 
+def test_inputs_of_the_running_model_are_tried_and_what_is_not_made_is_told(hybrid):
+    verdict = asked(hybrid, "base", cp=2)
+    cuts = {cut["operator"]: cut for cut in hybrid.evidence(verdict.evidence)["cuts"]}
+    captured = [c for c in cuts["kda_chunk"]["conditions"] if c["case"]["name"].startswith("captured")]
+    assert [(c["case"]["name"], c["cut"]) for c in captured] == [("captured-0", 0), ("captured-0", 1)]
+    assert any("cuts that this launch does not make: columns, " in gap for gap in verdict.gaps)
+
+
+def test_what_was_not_tried_is_not_confirmed(hybrid, monkeypatch):
+    monkeypatch.setattr(layer, "BUDGET_SECONDS", 0.0)
+    verdict = asked(hybrid, "base", cp=2)
+    assert verdict.status is Status.INCONCLUSIVE, verdict.line()
+    assert "not reached in 0 s" in verdict.observed
+
+
+def test_a_rank_that_hangs_ends_the_check_in_time_with_its_place(bed, monkeypatch):
+    monkeypatch.setattr(subject, "PATIENCE", 1.0)
+    plant = next(plant for plant in FAULTS if plant.name == "a rank hangs")
+    began = time.monotonic()
+    verdict = asked(bed, plant.name, plant.plant, **plant.launch)
+    assert time.monotonic() - began < 30
+    assert "rank 1 of 2 did not come to all_reduce" in verdict.observed
+    assert (verdict.at[0].file, bool(verdict.at[0].line)) == (f"{OPS}/linear/parallel.py", True)
+    assert len(bed.evidence(verdict.evidence)["cuts"]) == 1
+
+
 def test_rounding_in_the_merge_grows_with_shards_and_only_shows_where_decay_is_weak(hybrid):
     plant = next(plant for plant in FAULTS if plant.name == "merge rounds to tf32")
     verdict = asked(hybrid, plant.name, plant.plant, **plant.launch)
@@ -108,6 +134,7 @@ def test_rounding_in_the_merge_grows_with_shards_and_only_shows_where_decay_is_w
     measured = dict(cut["attribution"]["measured"])
     assert measured["a float64 kda_state_merge"] < 1.0 < measured["a float64 kda_local_state"]
     assert verdict.next == "kernels"
+    assert verdict.at[0].file == f"{OPS}/kda_state_merge/torch.py"
     with np.load(hybrid.folder / "evidence" / (verdict.evidence or "") / "arrays.npz") as arrays:
         assert {"rank0.got.out", "rank0.expected.out", "rank0.step.merge.states"} <= set(arrays)
 

@@ -240,6 +240,14 @@ class TestPrecision:
     def test_where_float64_inputs_do_not_help_the_size_of_the_error_decides(self, wide, relative, cause):
         assert attribute(self.ask(wide=wide, a=40.0, b=0.2), ("a", "b"), relative).cause == cause
 
+    def test_two_operators_that_both_round_are_found_together(self):
+        def asked(exact: tuple[str, ...], wide: bool) -> float:
+            return 0.1 if wide or {"a", "c"} <= set(exact) else 30.0
+
+        found = attribute(asked, ("a", "b", "c"), 1e-4)
+        assert (found.cause, found.operators) == ("precision", ("a", "c"))
+        assert found.text == "vanishes with float64 a and c together: precision, not logic"
+
     def test_what_cannot_run_is_not_decided(self):
         assert attribute(lambda exact, wide: None, ("a",), 0.1).cause == "undecided"
 

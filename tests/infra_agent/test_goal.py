@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from feedback.errors import UserError
 from infra_agent.goal import Budget, Constraint, Goal, Objective, Scope
-from infra_agent.metrics import METRICS, OBJECTIVES
+from infra_agent.metrics import DEVIATIONS, METRICS, OBJECTIVES
 
 GOAL = """\
 name = "mine"
@@ -153,7 +153,7 @@ goals = st.builds(
     start=st.just("first_run"),
     seed=st.integers(0, 100),
     objective=st.builds(Objective, metric=st.sampled_from(OBJECTIVES), workload=st.sampled_from(["main", "smoke"])),
-    constraints=st.dictionaries(st.sampled_from(sorted(METRICS)), st.floats(0, 1e12), max_size=3),
+    constraints=st.dictionaries(st.sampled_from(sorted(METRICS.keys() - DEVIATIONS)), st.floats(0, 1e12), max_size=3),
     scope=st.builds(Scope, editable=st.lists(st.text(min_size=1), max_size=2).map(tuple),
                     values=st.dictionaries(st.text(min_size=1), st.lists(st.integers()), max_size=2)),
     budget=st.builds(Budget, wall_seconds=st.floats(0.1, 1e6), candidates=st.none() | st.integers(1, 9)),
@@ -177,3 +177,25 @@ def test_the_identity_does_not_depend_on_where_files_stand(tmp_path: Path) -> No
     one, two = Goal.load(tmp_path / "a/goal.toml"), Goal.load(tmp_path / "b/goal.toml")
     assert one.start != two.start
     assert one.digest == two.digest
+
+
+@pytest.mark.parametrize("metric", DEVIATIONS)
+def test_a_deviation_is_met_or_not_and_bounds_nothing(tmp_path: Path, metric: str) -> None:
+    from infra_agent.measurements.setup import comparable
+
+    bound = f'name = "a"\nadapter = "b.c"\n[objective]\nmetric = "output_throughput"\n[constraints]\n{metric} = 1\n'
+    with pytest.raises(UserError, match=f"{metric}: can be the objective of a run"):
+        Goal.parse(bound, tmp_path / "goal.toml")
+    text = f'name = "a"\nadapter = "b.c"\n[objective]\nmetric = "{metric}"\n'
+    comparable(Goal.parse(text, tmp_path / "goal.toml"))
+    bounded = Goal.parse(text + "[constraints]\nnll_increase_relative = 0.1\n", tmp_path / "goal.toml")
+    with pytest.raises(UserError, match="leave out \\[constraints\\]"):
+        comparable(bounded)
+
+
+def test_another_start_may_be_named_and_has_to_be_there(tmp_path: Path) -> None:
+    goal = Goal.load("kda_cp_precision")
+    assert Path(goal.start).name == "kda_cp_tf32"
+    assert Path(goal.overridden(start="kda_cp").start).name == "kda_cp"
+    with pytest.raises(UserError, match="there is no starting state kda_pc.*did you mean 'kda_cp'"):
+        goal.overridden(start="kda_pc")

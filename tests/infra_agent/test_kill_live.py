@@ -68,6 +68,7 @@ def live_until(process: subprocess.Popen[bytes], known: int, more: int) -> list[
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.timeout(1800)
 def test_killed_ten_times_and_resumed_it_keeps_its_record(tmp_path: Path, private_home: Path) -> None:
     goal = write_goal(tmp_path, tiny(tmp_path / "model"), candidates=4)

@@ -72,6 +72,7 @@ class Offer:
     sites: tuple[Site, ...] = ()
     parts: tuple[Any, ...] = ()
     changes_numerics: bool = False
+    repair: Any = None
 
     @property
     def launch(self) -> Mapping[str, Any]:

@@ -116,3 +116,38 @@ def test_no_shipped_start_leaves_out_what_the_engine_cannot_do_without(name: str
     needed = {path for path, role in roles.items() if role == "protected" and "/profiles/" not in path}
     needed |= {path for path in roles if path.endswith(("/parallel.py", "/__init__.py"))}
     assert not left & needed
+
+
+REPLACES = """title = "t"
+complaint = "c"
+profile = "slow"
+
+[[replace]]
+file = "engine/scheduler.py"
+text = '''{text}'''
+with = "other"
+times = {times}
+"""
+
+
+def test_a_start_may_replace_single_texts(tmp_path: Path) -> None:
+    text = FILES["engine/scheduler.py"]
+    folder = write_start(tmp_path / "s", REPLACES.format(text=text, times=1))
+    assert applied(Start.load(folder))["engine/scheduler.py"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("replaced", "said"),
+    [
+        (("'''TEXT'''", "'''nowhere to be found'''"), "holds 'nowhere to be found' 0 times"),
+        (("times = 1", "times = 2"), "to hold it 2 times"),
+        (("engine/scheduler.py", "engine/none.py"), "the target has no such file"),
+        (('with = "other"\n', ""), "is missing"),
+        (("times = 1", "times = 0"), "times"),
+    ],
+)
+def test_a_text_that_is_not_there_as_often_is_refused(tmp_path: Path, replaced: tuple[str, str], said: str) -> None:
+    text = REPLACES.format(text="TEXT", times=1).replace(*replaced).replace("TEXT", FILES["engine/scheduler.py"])
+    folder = write_start(tmp_path / "s", text)
+    with pytest.raises(UserError, match=said):
+        applied(Start.load(folder))

@@ -124,6 +124,25 @@ def test_ranks_that_hold_the_same_elements_are_told(config: dict[str, Any]) -> N
     assert target.sharded_question("attention_prefill", "heads", case, config, inputs, 2, 0)["copies"] == [{}, {}]
 
 
+@pytest.mark.parametrize(
+    ("operator", "sharding"), [("kda_chunk", "context"), ("short_convolution", "context"), ("linear", "head_rows")]
+)
+def test_inputs_of_the_running_model_can_be_cut_too(config: dict[str, Any], operator: str, sharding: str) -> None:
+    target = create()
+    found = target.captured_inputs(config, list(range(3, 40)))
+    assert not found["left_out"], "a decode step follows the prompt, so that every operator is called"
+    calls = [call for call in found["calls"] if call["operator"] == operator]
+    assert calls[0]["case"]["name"] == "captured-0"
+    assert len(calls) == (1 if operator == "kda_chunk" else 2), "layers share what has no constants"
+    for call in calls:
+        case, inputs = call["case"], call["inputs"]
+        assert case["dims"].get("N", 37) == 37
+        question = target.sharded_question(operator, sharding, case, config, inputs, 2, 0)
+        answer = target.sharded_run(operator, sharding, case, config, question["pieces"], PLAIN)
+        for got, want in zip(answer["ranks"], question["expected"], strict=True):
+            assert all(error(got[name], want[name]) < 1e-4 for name in want)
+
+
 def test_a_float64_merge_alone_makes_no_difference_to_a_right_one(config: dict[str, Any]) -> None:
     target = create()
     case = next(case for case in cases("kda_chunk", "context", config) if case["name"] == "weak-decay")
