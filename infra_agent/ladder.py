@@ -38,6 +38,7 @@ PRIORS: dict[tuple[Kind, str], tuple[float, float]] = {
     ("code", "kernels"): (1.0, 4.0),
     ("code", "sharding"): (1.0, 4.0),
     ("code", "sharded_model"): (0.5, 5.0),
+    ("code", "ranks"): (0.3, 8.0),
     ("code", "accuracy"): (0.6, 6.0),
     ("code", "load"): (1.0, 1.5),
 }
@@ -47,7 +48,7 @@ UNKNOWN = (0.5, 4.0)
 SOUND = "sound"
 
 #: Flaws are counted in this order: a move with several is known by the first. Other layers come before `load`.
-FLAWS = ("static", "smoke", "operators", "kernels", "sharding", "sharded_model", "accuracy", "microbench")
+FLAWS = ("static", "smoke", "operators", "kernels", "sharding", "sharded_model", "ranks", "accuracy", "microbench")
 
 #: Chance that a layer finds the flaw that it is there to find.
 FINDS = 0.98
@@ -63,7 +64,9 @@ SEES: dict[tuple[str, str], float] = {
     ("kernels", "sharding"): 0.6,  # where a cut runs the kernel too
     ("kernels", "sharded_model"): 0.4,
     ("sharding", "sharded_model"): 0.5,  # a few lengths of one model, against every cut under many conditions
+    ("sharding", "ranks"): 0.5,
     ("sharded_model", "sharding"): 0.3,
+    ("sharded_model", "ranks"): 0.9,
     ("accuracy", "operators"): 0.2,
     ("accuracy", "load"): 0.1,
     ("microbench", "load"): 0.9,  # slower alone is seldom faster in service

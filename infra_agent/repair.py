@@ -25,8 +25,10 @@ from infra_agent.proposers.repairs import propose
 from infra_agent.records import CandidateRecord, CostRecord, EndRecord, EndStatus, Outcome, ProposalRecord
 from infra_agent.repairsteps import RepairSteps, finite, shrunk
 
-#: What compares a state over ranks with one rank: operators first, which say where; then the whole model.
-LOOKING = ("sharding", "sharded_model")
+#: What compares a state over ranks with one rank: operators first, which say where; then the whole model; then with
+#: ranks that are processes, where the chosen implementations run on this machine.
+LOOKING = ("sharding", "sharded_model", "ranks")
+WHERE_POSSIBLE = frozenset({"ranks"})
 
 #: The layer that every repair is judged by, and every place of it.
 JUDGE = "sharding"
@@ -56,7 +58,7 @@ def repair(goal: Goal, ledger: Ledger, world: Repairing, show: Progress, start: 
     looked = _look(steps, start)
     refuted = next((verdict for verdict in looked if verdict.status is Status.REFUTED), None)
     if refuted is None:
-        unsure = next((verdict for verdict in looked if verdict.status is not Status.CONFIRMED), None)
+        unsure = next((verdict for verdict in looked if not _settled(verdict)), None)
         if unsure is None:
             return _end(steps, EndStatus.SOUND, "no deviation found", start)
         return _end(steps, EndStatus.FAILED, f"whether anything deviates is not known: {unsure.line()}", start)
@@ -96,6 +98,12 @@ def _look(steps: RepairSteps, start: str) -> list[Verdict]:
     # What the start is like says nothing of how often a repair is wrong; what asking costs is worth knowing.
     steps.experience = replace(steps.experience, asked={})
     return found
+
+
+def _settled(verdict: Verdict) -> bool:
+    """Whether a layer has found nothing, or need not be asked here."""
+    possible = verdict.status is not Status.UNSUPPORTED or verdict.layer not in WHERE_POSSIBLE
+    return verdict.status is Status.CONFIRMED or not possible
 
 
 def _itself() -> Move:

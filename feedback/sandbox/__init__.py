@@ -1,15 +1,15 @@
 """Confinement of worker processes: what candidate code may read, write and reach.
 
-`policy` (parent side) decides the rules; `landlock`, `seccomp` and `privileges` (worker side, standard library and
-ctypes only, no third-party import) apply them. What a machine cannot enforce is named: `level()` for people, `gaps()`
-for verdicts. Nothing here may import another room: a worker loads these files by path.
+`policy` (parent side) decides the rules; `landlock`, `seccomp`, `network` and `privileges` (worker side, standard
+library and ctypes only, no third-party import) apply them. What a machine cannot enforce is named: `level()` for
+people, `gaps()` for verdicts. Nothing here may import another room: a worker loads these files by path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import landlock, privileges, seccomp
+from . import landlock, network, privileges, seccomp
 
 FULL = "landlock+seccomp"
 FILES_ONLY = "landlock"
@@ -44,18 +44,21 @@ def gaps(enforced: str) -> tuple[str, ...]:
     return _GAPS[enforced]
 
 
-def confine(rules: Sequence[tuple[str, str]]) -> str:
+def confine(rules: Sequence[tuple[str, str]], loopback: bool = False) -> str:
     """Confine the calling process (it must have one thread) for good; children inherit it. Returns the level reached.
 
-    `rules` are (path, access) pairs of `landlock.ACCESS`; everything else is out of reach. Raises `OSError` when a
-    mechanism that the kernel offers refuses: a half-built sandbox must not pass for one.
+    `rules` are (path, access) pairs of `landlock.ACCESS`; everything else is out of reach. With `loopback` it and what
+    it starts may talk to one another by TCP, in a network that has nobody else. Raises `OSError` when a mechanism that
+    the kernel offers refuses: a half-built sandbox must not pass for one.
     """
+    if loopback:
+        network.leave_for_loopback()
     privileges.give_up()
     reached = PROCESS_ONLY
     if landlock.abi_version() >= 1:
-        landlock.restrict(rules)
+        landlock.restrict(rules, loopback)
         reached = FILES_ONLY
     if seccomp.available():
-        seccomp.install()
+        seccomp.install(loopback)
         reached = FULL if reached == FILES_ONLY else reached
     return reached

@@ -72,15 +72,16 @@ def handled(abi: int) -> int:
     return rights
 
 
-def restrict(rules: Sequence[tuple[str, str]]) -> int:
-    """Bind the calling thread to `rules`, (path, word of `ACCESS`) pairs; returns the ABI used.
+def restrict(rules: Sequence[tuple[str, str]], loopback: bool = False) -> int:
+    """Bind the calling thread to `rules`, (path, word of `ACCESS`) pairs; returns the ABI used. With `loopback` TCP is
+    not denied: the process is alone in its network.
 
     A path that does not exist grants nothing and is skipped. Needs `no_new_privs` (`privileges.give_up`). Raises
     `OSError`.
     """
     abi = abi_version()
     rights = handled(abi)
-    attributes = _Ruleset(rights, 0b11 if abi >= 4 else 0, 0b11 if abi >= 6 else 0)
+    attributes = _Ruleset(rights, 0b11 if abi >= 4 and not loopback else 0, 0b11 if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = checked(
         "landlock_create_ruleset",

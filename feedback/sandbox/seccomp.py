@@ -93,6 +93,9 @@ DENIED: dict[str, tuple[int, int]] = {
     "ioperm": (173, -1),
 }
 
+#: AF_INET, AF_INET6, and AF_NETLINK, by which a library asks for the interfaces of its own network.
+_INTERNET = (2, 10, 16)
+
 #: `prlimit64` is allowed on oneself (pid 0) only: it would let a candidate cut its judge's limits.
 _PRLIMIT = (302, 261)
 
@@ -106,9 +109,12 @@ class Instruction(NamedTuple):
     constant: int
 
 
-def program(machine: str) -> list[Instruction]:
-    """The filter for an architecture (a key of `MACHINES`)."""
+def program(machine: str, loopback: bool = False) -> list[Instruction]:
+    """The filter for an architecture (a key of `MACHINES`). With `loopback` sockets of the internet's kind are allowed,
+    for a process that is alone in its network; others, which reach past it by a file's name, are not.
+    """
     here = MACHINES[machine]
+    socket = DENIED["socket"][here.column]
     # (instruction, label to jump to when it is true, label when it is false); labels: "deny", "allow", None = fall
     # through
     steps: list[tuple[int, int, str | None, str | None]] = [
@@ -119,13 +125,21 @@ def program(machine: str) -> list[Instruction]:
     if machine == "x86_64":
         steps.append((_JUMP_AT_LEAST, _X32_BIT, "deny", None))
     denied = [numbers[here.column] for numbers in DENIED.values() if numbers[here.column] >= 0]
-    steps += [(_JUMP_EQUAL, number, "deny", None) for number in denied]
+    steps += [(_JUMP_EQUAL, number, "deny", None) for number in denied if number != socket or not loopback]
+    if loopback:
+        steps += [
+            (_JUMP_EQUAL, socket, None, "rest"),
+            (_LOAD, _AT_FIRST_ARGUMENT, None, None),
+            *((_JUMP_EQUAL, family, "allow", None) for family in _INTERNET),
+            (_JUMP_EQUAL, socket, "deny", "deny"),
+        ]
+    rest = len(steps)
     steps += [
         (_JUMP_EQUAL, _PRLIMIT[here.column], None, "allow"),
         (_LOAD, _AT_FIRST_ARGUMENT, None, None),
         (_JUMP_EQUAL, 0, "allow", "deny"),
     ]
-    labels = {"deny": len(steps), "allow": len(steps) + 1}
+    labels = {"deny": len(steps), "allow": len(steps) + 1, "rest": rest}
 
     def distance(label: str | None, index: int) -> int:
         return 0 if label is None else labels[label] - index - 1
@@ -150,10 +164,10 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def install() -> None:
+def install(loopback: bool = False) -> None:
     """Bind the calling thread and its future children. Needs `no_new_privs`. Raises `OSError`."""
     machine = platform.machine()
-    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program(machine))
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program(machine, loopback))
     buffer = ctypes.create_string_buffer(code, len(code))
     descriptor = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
     checked("seccomp", libc().syscall(MACHINES[machine].seccomp, _SET_MODE_FILTER, 0, ctypes.byref(descriptor)))

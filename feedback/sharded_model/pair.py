@@ -1,9 +1,9 @@
-"""Two engines side by side: the trusted one on one rank, and the candidate over simulated ranks."""
+"""Two engines side by side: the trusted one on one rank, and the candidate over ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from feedback.probe import Tree
 from feedback.sharded_model.shrink import Change
 from feedback.target import OperatorPlan, Request, Unsupported
 from feedback.workers.failures import WorkerFailure, lacks, one_line
-from feedback.workers.handle import SessionHandle
+from feedback.workers.handle import SessionHandle, Worker
 
 #: A start reads weights; a call computes a few hundred tokens on a few simulated ranks, interpreted a few dozen.
 START_SECONDS, CALL_SECONDS, INTERPRETED_SECONDS = 120.0, 60.0, 240.0
@@ -25,9 +25,9 @@ START_SECONDS, CALL_SECONDS, INTERPRETED_SECONDS = 120.0, 60.0, 240.0
 
 class Pair:
     """`whole` answers for the unsharded path, with the candidate's own launch configuration but for the ranks and for
-    what cannot run here. Raises `OracleFailure` for the one side, `WorkerFailure` and `Unsupported` for the other.
-
-    `inside` is the worker that interprets the candidate's kernels under `mode`, None where nothing has to be.
+    what cannot run here (`without`: operators by name). `start` starts the candidate's engine over its ranks in
+    `worker`, where a call may take `seconds`. Raises `OracleFailure` for the one side, `WorkerFailure` and
+    `Unsupported` for the other.
     """
 
     def __init__(
@@ -35,15 +35,13 @@ class Pair:
         bench: Bench,
         plan: OperatorPlan,
         tie: float,
-        inside: InterpretingWorker | None = None,
-        mode: Mode = "truncation",
+        worker: Worker,
+        start: Callable[[], SessionHandle],
+        seconds: float = CALL_SECONDS,
         without: Collection[str] = (),
     ) -> None:
-        question, self._bench, self._tie = bench.question, bench, tie
-        self._config: dict[str, Any] = question.candidate.config
-        self._inside, self._mode = inside, mode
-        self._worker = bench.candidate if inside is None else inside.worker
-        self._seconds = CALL_SECONDS if inside is None else INTERPRETED_SECONDS
+        question, self._tie = bench.question, tie
+        self._worker, self._start, self._seconds = worker, start, seconds
         known = bench.oracle.known_config(plan.unsharded)
         chosen = known.get("operators", {})
         known["operators"] = {name: how for name, how in chosen.items() if name not in without}
@@ -51,19 +49,39 @@ class Pair:
         self.whole = Oracle.of(bench.context.workers, trusted)
         self._session: SessionHandle | None = None
 
-    @property
-    def session(self) -> SessionHandle:
-        """The candidate over simulated ranks, started when it is first needed."""
-        if self._session is None:
+    @classmethod
+    def simulated(cls, bench: Bench, plan: OperatorPlan, tie: float) -> Pair:
+        """Ranks that are threads of the candidate's worker."""
+
+        def start() -> SessionHandle:
             try:
-                if self._inside is not None:
-                    self._session = self._inside.start(self._mode, START_SECONDS)
-                else:
-                    self._session = self._worker.start(self._config, START_SECONDS, simulated=True)
+                return bench.candidate.start(bench.question.candidate.config, START_SECONDS, simulated=True)
             except WorkerFailure as failure:
                 if lacks(failure, "start_simulated"):
                     raise Unsupported("this target has no start_simulated") from failure
                 raise
+
+        return cls(bench, plan, tie, bench.candidate, start)
+
+    @classmethod
+    def interpreted(
+        cls,
+        bench: Bench,
+        plan: OperatorPlan,
+        tie: float,
+        inside: InterpretingWorker,
+        mode: Mode,
+        without: Collection[str],
+    ) -> Pair:
+        """The same with every kernel interpreted under a mode."""
+        start = partial(inside.start, mode, START_SECONDS)
+        return cls(bench, plan, tie, inside.worker, start, INTERPRETED_SECONDS, without)
+
+    @property
+    def session(self) -> SessionHandle:
+        """The candidate over its ranks, started when it is first needed."""
+        if self._session is None:
+            self._session = self._start()
         return self._session
 
     def restart(self) -> None:

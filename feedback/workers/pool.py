@@ -88,13 +88,16 @@ class WorkerPool:
         """Start the warm parent and wait until it has imported everything. Raises `WorkerFailure`."""
         self._started().ready(_WARM_UP_SECONDS)
 
-    def open(self, tree: Tree, role: Role = "candidate", *, built_from: Tree | None = None) -> Worker:
+    def open(
+        self, tree: Tree, role: Role = "candidate", *, built_from: Tree | None = None, loopback: bool = False
+    ) -> Worker:
         """A new process that has imported the target from `tree.root` and nowhere else.
 
         `oracle` is for the trusted tree: its worker may add to the user's cache of weights. `built_from` is the tree
         that this one was made from by one more move: what workers of it compiled is copied, so that only what the move
-        changed is compiled again. Name a tree whose moves were kept, never another candidate. Raises `WorkerFailure`
-        (method `import`) when the target cannot be imported or the process breaks a rule on the way.
+        changed is compiled again. Name a tree whose moves were kept, never another candidate. With `loopback` it may
+        start processes that talk to one another, in a network with nobody else. Raises `WorkerFailure` (method
+        `import`) when the target cannot be imported or the process breaks a rule on the way.
         """
         zygote = self._started()
         zygote.ready(_WARM_UP_SECONDS)
@@ -107,7 +110,8 @@ class WorkerPool:
         if built is not None and built_from is not None and not built.exists():
             scratch.copy_built(self._built(Path(built_from.root).resolve()), built)
         place = scratch.prepare(self._folder / f"{self._opened}-{role}", built)
-        process = self._forked(zygote, self._spec(tree, root, role, place), root, place)
+        spec = {**self._spec(tree, root, role, place), "loopback": loopback}
+        process = self._forked(zygote, spec, root, place)
         seconds = self.limits.start_seconds
         try:
             hello = process.wait("import", seconds, time.monotonic() + seconds)

@@ -35,7 +35,7 @@ def run(spec: dict[str, Any], fds: list[int], parent: int) -> None:
     tree = TargetTree(spec["root"], spec["adapter"], spec["packages"])
     try:
         rules = [*spec["rules"], (f"/proc/{os.getpid()}", "read")]
-        level = sandbox.confine(rules) if spec["confine"] else sandbox.PROCESS_ONLY
+        level = sandbox.confine(rules, spec["loopback"]) if spec["confine"] else sandbox.PROCESS_ONLY
     except OSError as error:
         channel.send({"id": 0, "broken": f"the sandbox could not be set up: {error}"})
         os._exit(1)

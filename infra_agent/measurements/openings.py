@@ -161,7 +161,7 @@ def layers_for(view: TargetView, opportunity: Opportunity, sharded: bool) -> tup
     from feedback.kernels.trees import names_kernels
 
     kernels = any(names_kernels(view.sources.get(site.path, "")) for site in opportunity.sites)
-    return (*(("kernels",) if kernels else ()), *(("sharding", "sharded_model") if sharded else ()))
+    return (*(("kernels",) if kernels else ()), *(("sharding", "sharded_model", "ranks") if sharded else ()))
 
 
 def _move(opportunity: Opportunity, layers: tuple[str, ...]) -> Move:

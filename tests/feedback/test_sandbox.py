@@ -194,6 +194,47 @@ def test_what_an_engine_needs_works(worker: Worker) -> None:
     assert worker.call("evaluate", textwrap.dedent(text)) == [5, True, True, 4, True, "Name:", "hi\n", True]
 
 
+@pytest.fixture
+def networked(pool: WorkerPool, tmp_path: Path) -> Iterator[Worker]:
+    try:
+        opened = pool.open(write_tree(tmp_path / "tree"), loopback=True)
+    except WorkerFailure as failure:
+        if "sandbox could not be set up" in failure.line:
+            pytest.skip(f"this machine gives a worker no network of its own: {failure.line}")
+        raise
+    with opened as worker:
+        yield worker
+
+
+@confined
+def test_a_worker_may_talk_to_itself_and_what_it_starts_by_tcp(networked: Worker) -> None:
+    text = """
+server = socket.create_server(("127.0.0.1", 0))
+program = f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]})).sendall(b'hi')"
+child = subprocess.Popen([sys.executable, "-c", program])
+result = server.accept()[0].recv(2).decode()
+child.wait()
+"""
+    assert networked.call("evaluate", text) == "hi"
+
+
+@confined
+def test_it_reaches_nobody_else(networked: Worker) -> None:
+    """A server of this process on its loopback, another address, a socket file: none answers."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        socket.create_connection(("127.0.0.1", port)).close()
+        with pytest.raises(WorkerFailure, match="ConnectionRefusedError"):
+            networked.call("evaluate", f"socket.create_connection(('127.0.0.1', {port}), 2)")
+    with pytest.raises(WorkerFailure, match="Network is unreachable"):
+        networked.call("evaluate", "socket.create_connection(('192.0.2.1', 80), 2)")
+    assert denied(networked, "socket.socket(socket.AF_UNIX)")
+    assert denied(networked, "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)")
+    assert denied(networked, "open('/etc/shadow')")
+
+
 @confined
 def test_child_programs_are_confined_too(worker: Worker) -> None:
     text = (
@@ -277,16 +318,19 @@ def decide(program: list[seccomp.Instruction], number: int, architecture: int, a
 ALLOW, DENY = 0x7FFF0000, 0x00050001
 
 
+@pytest.mark.parametrize("loopback", [False, True])
 @pytest.mark.parametrize("machine", sorted(seccomp.MACHINES))
-def test_the_filter_denies_the_list_and_nothing_else(machine: str) -> None:
+def test_the_filter_denies_the_list_and_nothing_else(machine: str, loopback: bool) -> None:
     here = seccomp.MACHINES[machine]
-    program = seccomp.program(machine)
+    program = seccomp.program(machine, loopback)
     assert all(0 <= step.true < 256 and 0 <= step.false < 256 for step in program), "jumps are bytes"
     listed = {numbers[here.column] for numbers in seccomp.DENIED.values()}
     prlimit = {"x86_64": 302, "aarch64": 261}[machine]
     for number in range(600):
-        for argument in (0, 1, -1):
+        for argument in (0, 1, 2, 3, 10, 16, 17, -1):
             expected = DENY if number in listed or (number == prlimit and argument) else ALLOW
+            if loopback and number == seccomp.DENIED["socket"][here.column] and argument in (2, 10, 16):
+                expected = ALLOW
             assert decide(program, number, here.audit, argument) == expected, number
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from feedback.load.workload import Workload
 from feedback.probe import discover
+from feedback.sharded_model.comparison import as_workload
 from feedback.sharded_model.layers import first_diverging
-from feedback.sharded_model.probe import PROBE, as_workload
+from feedback.sharded_model.probe import PROBE
 from feedback.sharded_model.shrink import Change, minimal, shrink
 from feedback.target import Request
 from feedback.verdict import Confidence, Status, Verdict

@@ -197,5 +197,5 @@ def test_another_start_may_be_named_and_has_to_be_there(tmp_path: Path) -> None:
     goal = Goal.load("kda_cp_precision")
     assert Path(goal.start).name == "kda_cp_tf32"
     assert Path(goal.overridden(start="kda_cp").start).name == "kda_cp"
-    with pytest.raises(UserError, match="there is no starting state kda_pc.*did you mean 'kda_cp'"):
+    with pytest.raises(UserError, match=r"there is no starting state kda_pc.*did you mean 'kda_cp'"):
         goal.overridden(start="kda_pc")
