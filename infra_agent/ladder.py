@@ -170,6 +170,13 @@ def worths(move: Move, verdicts: Sequence[Verdict], experience: Experience) -> l
     return [worth(now, _likelihood(now, experience, layer)) for layer in order(move, experience, settled, held)]
 
 
+def asking(move: Move, experience: Experience) -> str:
+    """What each layer would tell about the move before anything is asked, in the order of asking, for a person."""
+    found = worths(move, (), experience)
+    told = ", ".join(f"{each.probe} {each.bits:.2f} bits ({each.rate:.2g}/s)" for each in found)
+    return f"asks in this order: {told}"
+
+
 def order(
     move: Move, experience: Experience, done: frozenset[str] = frozenset(), held: Iterable[str] = ()
 ) -> list[str]:

@@ -13,7 +13,7 @@ from feedback.verdict import Verdict
 from infra_agent.closing import close, reserve
 from infra_agent.decision import Decision, Rules, closed, decide
 from infra_agent.goal import Goal
-from infra_agent.ladder import next_probe
+from infra_agent.ladder import asking, next_probe
 from infra_agent.ledger import Ledger
 from infra_agent.measurements import Measurements, Remembered, Subject
 from infra_agent.metrics import DEVIATIONS
@@ -70,7 +70,8 @@ def try_move(
     """One hypothesis from candidate to decision."""
     hypothesis = proposal.hypothesis
     considered = [f"rather than {o.move.title} ({o.value:.2g} log gain a second)" for o in proposal.runners_up]
-    record, made = steps.propose(base, hypothesis, facts, [*hypothesis.move.reasons, *considered])
+    told = [*hypothesis.move.reasons, *considered, asking(hypothesis.move, steps.experience)]
+    record, made = steps.propose(base, hypothesis, facts, told)
     verdicts: list[Verdict] = []
     if made.candidate is None:
         decision = Decision(Outcome.REJECT, f"no candidate could be made: {made.failed}")

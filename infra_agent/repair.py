@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from feedback.verdict import Status, Verdict
 from infra_agent.goal import Goal
 from infra_agent.hypothesis import Move
-from infra_agent.ladder import next_probe
+from infra_agent.ladder import asking, next_probe
 from infra_agent.ledger import Ledger
 from infra_agent.measurements import Repairing, Subject
 from infra_agent.progress import Progress
@@ -124,7 +124,8 @@ def _try(steps: RepairSteps, found: Found, proposal: Proposal) -> Mended | str:
     hypothesis = proposal.hypothesis
     move = hypothesis.move
     considered = [f"rather than {other.move.title} ({other.chance:.0%})" for other in proposal.runners_up]
-    record, made = steps.propose(found.start, hypothesis, found.facts, [*move.reasons, *considered])
+    told = [*move.reasons, *considered, asking(move, steps.experience)]
+    record, made = steps.propose(found.start, hypothesis, found.facts, told)
     if made.candidate is None:
         _reject(steps, record, (), f"no candidate could be made: {made.failed}")
         return "candidate"

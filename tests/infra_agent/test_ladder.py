@@ -12,6 +12,7 @@ from feedback.information.outcomes import Observed, OutcomeTable
 from infra_agent.ladder import (
     SOUND,
     Experience,
+    asking,
     belief,
     expected_seconds,
     next_probe,
@@ -155,3 +156,12 @@ def test_a_flaw_that_has_been_looked_for_is_known_by_what_others_miss() -> None:
     assert belief(CODE, FRESH, ["smoke"]).of("smoke") < 0.01
     # A crash can be in what no operator is asked about, so it stays possible after `operators`.
     assert belief(CODE, FRESH, ["operators"]).of("smoke") > 0.3 * belief(CODE, FRESH).of("smoke")
+
+
+def test_what_asking_tells_is_said_in_the_order_of_asking() -> None:
+    one = move("x", operators=("x",))
+    experience = Experience(LAYERS)
+    said = asking(one, experience)
+    names = [part.split()[0] for part in said.removeprefix("asks in this order: ").split(", ")]
+    assert names == order(one, experience)
+    assert said.count("bits (") == len(names)
