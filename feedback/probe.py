@@ -40,7 +40,7 @@ class Question:
     `kind` is `launch`, `code` or `bundle`; `changed` the files that differ from `base` (relative, POSIX); `operators`
     those that the move is meant to touch (empty: not known, check all whose file or selection changed);
     `changes_numerics` whether token equality may be given up (a type change): then NLL and KL gate instead. `limits`
-    are the goal's constraints by name.
+    are the goal's constraints by name. `explain`: whether a refutation is worth the time of finding out why.
     """
 
     hypothesis: str
@@ -56,6 +56,7 @@ class Question:
     changes_numerics: bool = False
     limits: dict[str, float] = field(default_factory=dict)
     scope: tuple[str, ...] = ()
+    explain: bool = True
 
 
 @dataclass

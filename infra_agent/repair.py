@@ -139,7 +139,8 @@ def _try(steps: RepairSteps, found: Found, proposal: Proposal) -> Mended | str:
 
 def _judge(steps: RepairSteps, move: Move, candidate: CandidateRecord, first: str | None = None) -> list[Verdict]:
     """Ask what the move has to pass, cheapest refutation first (after `static`: `first`, which is expected to refute
-    it), until something does or nothing is left. Answers that broke and were given again are left out.
+    it and need not say why), until something does or nothing is left. Answers that broke and were given again are left
+    out.
     """
     verdicts: list[Verdict] = []
     while (layer := next_probe(move, verdicts, steps.experience)) is not None:
@@ -152,6 +153,7 @@ def _judge(steps: RepairSteps, move: Move, candidate: CandidateRecord, first: st
             move=move,
             changes_numerics=move.changes_numerics,
             changed=candidate.changed,
+            explain=first is None,
             n=1 + sum(verdict.layer == layer for verdict in verdicts),
         )
         verdicts.append(steps.ask(layer, subject))

@@ -6,7 +6,7 @@ on three seeds, in a process of its own: outputs must agree within rounding (exa
 transformed functions must have run, and applying the skeleton again must find nothing more. A counterexample must be
 declined with the reason that makes it one. Last, no skeleton's folder may name a path of the bundled target.
 
-Options: `only` (comma-separated skeletons).
+Options: `only` (comma-separated skeletons), `kinds` (of `variant`, `library`, `counterexample`; all).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from experiments.skeleton_transfer.paths_named import marks, named, target_files, texts_below
 from experiments.skeleton_transfer.trials import TRIALS, Trial
 from experiments.skeleton_transfer.verify import Outcome, attempt
+from feedback.errors import UserError
 from infra_agent.experiments import Context, Result
 from infra_agent.report.svg import GREEN, GREY, RED, Canvas
 from infra_agent.targetfiles import root_of
@@ -31,9 +32,12 @@ def run(context: Context) -> Result:
     """Try all, one after another."""
     library = Library.load(user=context.out / "no-library-of-the-user")
     wanted = [name for name in context.option("only", "").split(",") if name]
+    kinds = [kind for kind in KINDS if kind in context.option("kinds", ",".join(KINDS)).split(",")]
+    if not kinds:
+        raise UserError(f"kinds: name some of {', '.join(KINDS)}")
     outcomes = []
     for number, trial in enumerate(TRIALS):
-        if trial.skeleton not in (wanted or library.skeletons):
+        if trial.skeleton not in (wanted or library.skeletons) or trial.kind not in kinds:
             continue
         outcome = attempt(library, trial, context.out / "trials" / f"{number:02d}-{trial.skeleton}-{trial.kind}")
         context.say(f"{trial.skeleton} on {trial.title}: {outcome.outcome}{_more(outcome)}")
@@ -41,7 +45,7 @@ def run(context: Context) -> Result:
     root = root_of(ADAPTER)
     package = ADAPTER.split(".")[0]
     found = named(texts_below(SHIPPED), marks(package, target_files(root, package)))
-    return told(outcomes, found, code_skeletons(library), partial=bool(wanted))
+    return told(outcomes, found, code_skeletons(library), bool(wanted), kinds)
 
 
 def code_skeletons(library: Library) -> list[str]:
@@ -49,7 +53,13 @@ def code_skeletons(library: Library) -> list[str]:
     return [skeleton.name for skeleton in library if skeleton.kind == "code"]
 
 
-def told(outcomes: Sequence[Outcome], paths: dict[str, list[str]], skeletons: Sequence[str], partial: bool) -> Result:
+def told(
+    outcomes: Sequence[Outcome],
+    paths: dict[str, list[str]],
+    skeletons: Sequence[str],
+    partial: bool,
+    kinds: Sequence[str] = KINDS,
+) -> Result:
     """Table, picture and claims. Pure."""
     done = {(outcome.trial.skeleton, outcome.trial.kind): outcome.ok for outcome in outcomes}
     considered = sorted({outcome.trial.skeleton for outcome in outcomes}) if partial else list(skeletons)
@@ -57,12 +67,13 @@ def told(outcomes: Sequence[Outcome], paths: dict[str, list[str]], skeletons: Se
     def all_of(kind: str) -> bool:
         return bool(considered) and all(done.get((name, kind), False) for name in considered)
 
-    claims = {
-        "every code skeleton transforms a renamed and restructured variant, equal within rounding": all_of("variant"),
-        "every code skeleton transforms a module out of an installed library, equal within rounding": all_of("library"),
-        "every code skeleton declines its counterexample, with the reason": all_of("counterexample"),
-        "no skeleton's folder names a path of the target": not paths,
+    promises = {
+        "variant": "every code skeleton transforms a renamed and restructured variant, equal within rounding",
+        "library": "every code skeleton transforms a module out of an installed library, equal within rounding",
+        "counterexample": "every code skeleton declines its counterexample, with the reason",
     }
+    claims = {promises[kind]: all_of(kind) for kind in kinds}
+    claims["no skeleton's folder names a path of the target"] = not paths
     notes = [f"{file} names {', '.join(hits)}" for file, hits in paths.items()]
     notes.append(
         "transformers has no module with a block table of its own: its eager paged attention stands behind a class "

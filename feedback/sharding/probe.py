@@ -138,7 +138,8 @@ class _Run:
         except Unsupported as error:  # what was seen before stands
             self.left.append(f"{cut.name}: {error}")
             hangs = False
-        explained = sum(1 for other in self.records if other.bad) <= EXPLAINED
+        wanted = EXPLAINED if self.bench.question.explain else 0
+        explained = sum(1 for other in self.records if other.bad) <= wanted
         if record.bad and explained and self.subject.alive and not hangs:
             try:
                 _explain(self.bench, trials, record, tolerance)

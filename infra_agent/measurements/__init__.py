@@ -48,7 +48,8 @@ class Openings(Record):
 class Subject(Record):
     """What a probe is asked about: a move on a base. `hypothesis` is the move's id, `n` counts how often this layer was
     asked. `changes_numerics` holds for the candidate as a whole: a kept move before this one may have changed a type.
-    `limits` are the goal's bounds by name, as absolute numbers.
+    `limits` are the goal's bounds by name, as absolute numbers. `explain`: whether a refutation is worth the time of
+    finding out why.
     """
 
     hypothesis: str
@@ -59,6 +60,7 @@ class Subject(Record):
     changed: tuple[str, ...] = ()
     limits: dict[str, float] = Field(default_factory=dict)
     n: int = 1
+    explain: bool = True
 
 
 class Remembered(Record):

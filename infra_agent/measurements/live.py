@@ -290,6 +290,7 @@ class LiveMeasurements:
             changes_numerics=subject.changes_numerics if subject else True,
             limits=dict(subject.limits) if subject else {},
             scope=goal.scope.editable,
+            explain=subject.explain if subject else True,
         )
 
     def _workload(self, traffic: Traffic) -> Path:

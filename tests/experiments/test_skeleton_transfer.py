@@ -11,6 +11,7 @@ import pytest
 from experiments.skeleton_transfer import experiment, verify
 from experiments.skeleton_transfer.paths_named import marks, named, texts_below
 from experiments.skeleton_transfer.trials import TRIALS, Trial
+from feedback.errors import UserError
 from infra_agent.experiments import Context, execute, find
 from skeletons.library import SHIPPED, Library
 from skeletons.transfer import Transfer, transfer
@@ -114,10 +115,25 @@ def test_a_check_that_breaks_is_no_pass(library: Library, tmp_path: Path, monkey
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_skeletons_transfer(tmp_path: Path) -> None:
-    result, _ = execute(find("skeleton_transfer"), tmp_path / "out", lambda line: None)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kinds": "variant,counterexample"},
+        # Whole modules out of libraries take minutes: the experiment tries them all.
+        {"kinds": "library", "only": "explicit_product_precision,native_row_kernels"},
+    ],
+    ids=["written for it", "out of libraries"],
+)
+def test_skeletons_transfer(tmp_path: Path, options: dict[str, str]) -> None:
+    result, _ = execute(find("skeleton_transfer"), tmp_path / "out", lambda line: None, options=options)
     failing = [row for row in result.rows if row[6] != "yes"]
+    assert result.rows
     assert all(result.claims.values()), (failing, result.notes)
+
+
+def test_unknown_kinds_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="kinds: name some of variant, library, counterexample"):
+        experiment.run(Context(tmp_path, lambda line: None, options={"kinds": "module"}))
 
 
 def test_options_narrow_it_down(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -180,3 +181,16 @@ def test_a_target_without_the_methods_is_unsupported_never_a_pass(tmp_path: Path
         verdict = PROBE.run(question, Context(pool, EvidenceStore(tmp_path / "evidence")))
     assert verdict.status is Status.UNSUPPORTED, verdict.line()
     assert "operator_plan" in verdict.gaps[0]
+
+
+def test_a_refutation_need_not_be_explained(hybrid):
+    plant = next(plant for plant in FAULTS if plant.name == "merge rounds to tf32")
+    tree = hybrid.tree("unexplained", plant.plant, cp=3)
+    workload = write_workload(hybrid.folder / "small.jsonl", 3, 4)
+    question = replace(hybrid.question(tree, workload, base=hybrid.tree("base", cp=3)), explain=False)
+    verdict = PROBE.run(question, hybrid.context())
+    assert verdict.status is Status.REFUTED, verdict.line()
+    cut = next(cut for cut in hybrid.evidence(verdict.evidence)["cuts"] if "localised" in cut)
+    assert cut["localised"]["step"] == "merge"
+    assert "attribution" not in cut
+    assert cut["growth"] == []
