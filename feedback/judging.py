@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from feedback.guard import protected_digests, tampering
+from feedback.guard import ABSENT, Tampering, file_digest, protected_digests, tampering
 from feedback.oracle import Oracle, OracleFailure
 from feedback.probe import Context, Question
 from feedback.statistics import Comparison
@@ -67,6 +67,12 @@ class Bench:
         """The candidate's worker. Calls on it raise `WorkerFailure` and `Unsupported`."""
         if self._candidate is None:
             self._candidate = self.context.workers.open(self.question.candidate, role="candidate")
+        return self._candidate
+
+    def open_networked(self) -> Worker:
+        """The candidate's worker, in a network of its own in which it may start processes that talk to one another."""
+        assert self._candidate is None, "it is open already"
+        self._candidate = self.context.workers.open(self.question.candidate, role="candidate", loopback=True)
         return self._candidate
 
     def gaps(self) -> tuple[str, ...]:
@@ -172,9 +178,13 @@ def _examined(bench: Bench, examine: Callable[[Bench], Finding]) -> Finding:
 def _guard(bench: Bench, trusted: Mapping[str, str], when: str) -> Finding | None:
     """A refutation when a protected file of the candidate is not the trusted one."""
     seen = protected_digests(bench.question.candidate.root, bench.oracle.entries())
-    # A tree under test has one launch profile, its own: that the others are gone says nothing about it.
-    profiles = PurePosixPath(bench.oracle.description().profile_path).parent
-    found = [flaw for flaw in tampering(trusted, seen, when) if not (flaw.missing and _profile(flaw.path, profiles))]
+    # A run's trees have one launch profile, their own: that the others are gone says nothing, where its base has none.
+    profiles, base = PurePosixPath(bench.oracle.description().profile_path).parent, bench.question.base.root
+
+    def left_out(flaw: Tampering) -> bool:
+        return flaw.missing and _profile(flaw.path, profiles) and file_digest(base, flaw.path) == ABSENT
+
+    found = [flaw for flaw in tampering(trusted, seen, when) if not left_out(flaw)]
     if not found:
         return None
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

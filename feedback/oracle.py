@@ -132,6 +132,10 @@ class Oracle:
         found = self._remembered("plan", (asked,), lambda: self._optional("operator_plan", asked))
         return OperatorPlan.model_validate(found)
 
+    def unavailable(self, config: dict[str, Any], operators: list[str]) -> dict[str, str]:
+        """Operators that the trusted tree cannot run on this machine as `config` chooses, with the reason."""
+        return dict(self._optional("unavailable_operators", config, operators))
+
     def shardings(self, operator: str, config: dict[str, Any]) -> Shardings:
         """All ways to cut an operator."""
         known = self.known_config(config)

@@ -49,7 +49,8 @@ class Proof:
 
 def proved(steps: RepairSteps, start: str, mended: Mended, facts: Facts, found: Verdict) -> Proof:
     """The repair with a regression test in it: does that fail on the base and pass on the patch, is the whole sound,
-    as accurate, and served as fast? Stops at the first that speaks against it.
+    and, as far as this machine can serve it (`gaps`), as accurate and as fast? Stops at the first that speaks against
+    it.
     """
     verdicts = list(mended.verdicts)
     try:
@@ -73,7 +74,7 @@ def proved(steps: RepairSteps, start: str, mended: Mended, facts: Facts, found: 
             open_.append(f"{layer} ({verdict.status.value})")
     kernels = next((v for v in mended.verdicts if v.layer == "kernels"), None)
     applies = steps.applicability(mended.candidate.move, kernels) if kernels is not None else ()
-    gaps = steps.not_served(candidate.commit)
+    gaps = steps.not_served(start, candidate.commit)
     return Proof(candidate, tuple(verdicts), None, test.path, applies, tuple(open_), gaps)
 
 

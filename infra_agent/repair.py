@@ -60,7 +60,9 @@ def repair(goal: Goal, ledger: Ledger, world: Repairing, show: Progress, start: 
     if refuted is None:
         unsure = next((verdict for verdict in looked if not _settled(verdict)), None)
         if unsure is None:
-            return _end(steps, EndStatus.SOUND, "no deviation found", start)
+            unasked = [verdict.layer for verdict in looked if verdict.status is not Status.CONFIRMED]
+            more = f"; not asked here: {', '.join(unasked)}" if unasked else ""
+            return _end(steps, EndStatus.SOUND, f"no deviation found{more}", start)
         return _end(steps, EndStatus.FAILED, f"whether anything deviates is not known: {unsure.line()}", start)
     facts, openings = steps.look_into(start, refuted)
     found = Found(start, refuted, facts, finite(facts.get(f"{PREFIX}ratio")), openings.moves)
@@ -132,8 +134,8 @@ def _try(steps: RepairSteps, found: Found, proposal: Proposal) -> Mended | str:
     verdicts = _judge(steps, move, made.candidate)
     against = _against(verdicts, found.must)
     if against is not None:
-        _reject(steps, record, verdicts, against[1])
-        return against[0]
+        _reject(steps, record, verdicts, against.line)
+        return against.layer
     return Mended(move, record, made.candidate, record.change, tuple(verdicts), _left(verdicts))
 
 
@@ -163,14 +165,23 @@ def _judge(steps: RepairSteps, move: Move, candidate: CandidateRecord, first: st
     return [v for v in verdicts if v.status is not Status.INVALID or v.layer not in answered]
 
 
-def _against(verdicts: Sequence[Verdict], must: frozenset[str]) -> tuple[str, str] | None:
-    """What speaks against a repair: the layer and its line. What cannot be asked here is a gap, unless it must be."""
+@dataclass(frozen=True)
+class Against:
+    """What speaks against a repair: the layer, its line, and its verdict where it gave one."""
+
+    layer: str
+    line: str
+    verdict: Verdict | None = None
+
+
+def _against(verdicts: Sequence[Verdict], must: frozenset[str]) -> Against | None:
+    """The first thing that does. What cannot be asked here is a gap, unless it must be."""
     for verdict in verdicts:
         excused = verdict.status is Status.UNSUPPORTED and verdict.layer not in must
         if verdict.status is not Status.CONFIRMED and not excused:
-            return verdict.layer, verdict.line()
+            return Against(verdict.layer, verdict.line(), verdict)
     missing = sorted(must - {v.layer for v in verdicts if v.status is Status.CONFIRMED})
-    return (missing[0], f"{missing[0]} did not confirm it") if missing else None
+    return Against(missing[0], f"{missing[0]} did not confirm it") if missing else None
 
 
 def _only_what_is_needed(steps: RepairSteps, found: Found, mended: Mended) -> Mended:
@@ -198,10 +209,10 @@ def _only_what_is_needed(steps: RepairSteps, found: Found, mended: Mended) -> Me
             steps.ablated(label, name, None, "not needed: left out")
             mended = Mended(part, mended.proposal, made.candidate, change, tuple(verdicts), _left(verdicts))
             continue
-        last = verdicts[-1]
-        gain = shrunk(finite(last.metrics.get("worst_error_ratio")), mended.deviation)
-        sure = "needed" if last.status is Status.REFUTED else "kept, since it could not be told"
-        steps.ablated(label, name, gain, f"{sure}: {against[1]}", last.id)
+        told = against.verdict
+        left = finite(told.metrics.get("worst_error_ratio")) if told is not None else finite(None)
+        sure = "needed" if told is not None and told.status is Status.REFUTED else "kept, since it could not be told"
+        steps.ablated(label, name, shrunk(left, mended.deviation), f"{sure}: {against.line}", told.id if told else None)
     return mended
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from feedback.verdict import Status, Verdict
+from feedback.workers.failures import one_line
 from infra_agent.goal import Goal
 from infra_agent.hypothesis import Move
 from infra_agent.ledger import Ledger
@@ -79,6 +80,9 @@ class RepairSteps(Steps):
         name, world = f"{candidate.move} tested", self._repairing
         self.show.doing("writing a regression test and trying it on the base")
 
+        if f"{deviations.PREFIX}operator" not in facts:
+            raise CandidateFailed("no operator deviates, so there is none to write a regression test for")
+
         def write() -> Written:
             path, text = world.test_text(base, facts, found.observed)
             return Written(path=path, text=text)
@@ -124,11 +128,17 @@ class RepairSteps(Steps):
                 break
         return verdict
 
-    def not_served(self, commit: str) -> tuple[str, ...]:
-        """What serving a state on this machine leaves out."""
-        world = self._repairing
-        inputs = {"commit": commit}
-        return self._once("not_served", commit, inputs, lambda: Said(lines=world.not_served(commit)), Said).lines
+    def not_served(self, base: str, candidate: str) -> tuple[str, ...]:
+        """What serving the two on this machine leaves out."""
+
+        def ask() -> Said:
+            try:
+                return Said(lines=self._repairing.not_served(base, candidate))
+            except Exception as error:  # what is not known is a gap, and no reason to end a run
+                return Said(lines=(f"what can be served here is not known: {one_line(str(error))}",))
+
+        inputs = {"base": base, "candidate": candidate}
+        return self._once("not_served", candidate, inputs, ask, Said).lines
 
 
 def finite(value: object) -> float:

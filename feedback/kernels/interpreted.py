@@ -11,6 +11,7 @@ from feedback.judging import Bench
 from feedback.kernels import trees
 from feedback.kernels.rounding import Mode
 from feedback.kernels.session import capability
+from feedback.oracle import Oracle
 from feedback.probe import Tree
 from feedback.target import Unsupported
 from feedback.workers.failures import WorkerFailure, lacks, one_line
@@ -19,9 +20,12 @@ from feedback.workers.limits import Limits
 from feedback.workers.pool import WorkerPool
 
 
-def unavailable(worker: Worker, config: Mapping[str, Any], operators: list[str]) -> dict[str, str]:
+def unavailable(worker: Worker, config: Mapping[str, Any], operators: list[str], oracle: Oracle) -> dict[str, str]:
     """Operators whose chosen implementation cannot run on this machine, each with the reason. Raises `Unsupported`
     where the target does not say.
+
+    It is the candidate's word, and it would excuse it: of an implementation that the trusted tree has and can run, that
+    is a `WorkerFailure`.
     """
     method = "unavailable_operators"
     try:
@@ -32,7 +36,15 @@ def unavailable(worker: Worker, config: Mapping[str, Any], operators: list[str])
         raise
     if not isinstance(found, dict):
         raise WorkerFailure("protocol", method, f"{type(found).__name__} came, no table")
-    return {str(name): one_line(str(reason), 120) for name, reason in found.items()}
+    told = {str(name): one_line(str(reason), 120) for name, reason in found.items()}
+    if told:
+        known = oracle.known_config(dict(config))
+        trusted = oracle.unavailable(known, operators)
+        for name, reason in told.items():
+            chosen = config.get("operators", {}).get(name)
+            if name not in trusted and known.get("operators", {}).get(name) == chosen:
+                raise WorkerFailure("error", method, f"{name} cannot run here: {reason}; before the change it could")
+    return told
 
 
 class InterpretingWorker:
@@ -51,7 +63,7 @@ class InterpretingWorker:
             self.root = Path(self._folder.name).resolve() / "tree"
             trees.of_engine(self.root, question.candidate.root, question.adapter)
             adapter = trees.engine_adapter(question.adapter)
-            self._pool = WorkerPool(adapter, limits or bench.context.workers.limits)
+            self._pool = bench.context.workers.sibling(adapter, limits)
             self.worker = self._pool.open(Tree(self.root, question.candidate.commit, self._config))
             try:
                 self.triton = capability(self.worker)
@@ -102,7 +114,7 @@ class InterpretingWorker:
         return [
             name
             for name in operators
-            if files.get(name, "") not in launched and trees.holds_kernels(self.root / files.get(name, ""))
+            if not files.get(name) or (files[name] not in launched and trees.holds_kernels(self.root / files[name]))
         ]
 
 

@@ -14,12 +14,23 @@ from feedback.sharded_model.pair import START_SECONDS, Pair
 from feedback.sharded_model.probe import UNCUT
 from feedback.target import Unsupported
 from feedback.verdict import Confidence, Location, Predicate, Status, Verdict
+from feedback.workers import procfs
 from feedback.workers.failures import WorkerFailure
 
 EFFORT = Effort(explain=False)
 
+#: How a worker says that the kernel refused it a namespace.
+NO_NETWORK = "sandbox could not be set up"
+
+#: A call may take as long as the engine lets a rank keep the others waiting, and then some: it is to name that rank.
+CALL_SECONDS = 150.0
+
 #: What this layer cannot see.
-GAPS = ("ranks on several machines or accelerators", "longer texts, larger batches, sampled tokens, speed")
+GAPS = (
+    "ranks on several machines or accelerators",
+    "that the files of the other ranks are those of the tree",
+    "longer texts, larger batches, sampled tokens, speed",
+)
 
 
 class RanksProbe:
@@ -50,7 +61,7 @@ PROBE = RanksProbe()
 
 
 def _examine(bench: Bench) -> Finding:
-    question, config = bench.question, bench.question.candidate.config
+    config = bench.question.candidate.config
     plan = bench.oracle.plan(config)
     if plan.problems:
         problem = plan.problems[0]
@@ -60,19 +71,36 @@ def _examine(bench: Bench) -> Finding:
     if not any(row.sharding for row in plan.rows):
         return Finding(Status.UNSUPPORTED, UNCUT, gaps=(UNCUT,))
     try:
-        worker = bench.context.workers.open(question.candidate, role="candidate", loopback=True)
+        worker = bench.open_networked()
     except WorkerFailure as failure:
-        if failure.method == "import" and "sandbox could not be set up" in failure.line:
+        if failure.kind == "protocol" and NO_NETWORK in failure.line and not _networks_here(bench):
             raise Unsupported(f"this machine gives a worker no network of its own: {failure.line}") from failure
         raise
-    with worker:
-        missing = unavailable(worker, config, sorted({row.operator for row in plan.rows}))
-        if missing:
-            name, why = next(iter(missing.items()))
-            return Finding(Status.UNSUPPORTED, f"{name} cannot run here: {why}", gaps=(f"{name}: {why}",))
-        start = partial(worker.start, config, START_SECONDS)
-        pair = Pair(bench, plan, tie_of(compute_type(bench, config)), worker, start)
-        found = compared(bench, plan, compute_type(bench, config), pair, EFFORT, GAPS)
-        pair.restart()
-        worker.imported()
+    missing = unavailable(worker, config, sorted({row.operator for row in plan.rows}), bench.oracle)
+    if missing:
+        name, why = next(iter(missing.items()))
+        return Finding(Status.UNSUPPORTED, f"{name} cannot run here: {why}", gaps=(f"{name}: {why}",))
+    dtype = compute_type(bench, config)
+    pair = Pair(bench, plan, tie_of(dtype), worker, partial(worker.start, config, START_SECONDS), CALL_SECONDS)
+    assert pair.session is not None
+    before = procfs.descendants(worker.pid)
+    found = compared(bench, plan, dtype, pair, EFFORT, GAPS)
+    after = procfs.descendants(worker.pid)
+    if found.status is Status.REFUTED:
         return found
+    computing = sum(1 for pid, seconds in after.items() if pid in before and seconds > before[pid])
+    wanted = max(row.ranks for row in plan.rows if row.sharding) - 1
+    if computing < wanted:
+        text = f"{wanted} other ranks at least were asked for, and {computing} other processes computed"
+        return Finding(Status.REFUTED, text, gaps=GAPS)
+    pair.restart()
+    return found
+
+
+def _networks_here(bench: Bench) -> bool:
+    """Whether the trusted tree gets what the candidate did not."""
+    try:
+        bench.context.workers.open(bench.question.trusted, role="base", loopback=True).close()
+    except WorkerFailure:
+        return False
+    return True

@@ -51,9 +51,10 @@ def confine(rules: Sequence[tuple[str, str]], loopback: bool = False) -> str:
     it starts may talk to one another by TCP, in a network that has nobody else. Raises `OSError` when a mechanism that
     the kernel offers refuses: a half-built sandbox must not pass for one.
     """
+    held = privileges.held_capabilities()
     if loopback:
         network.leave_for_loopback()
-    privileges.give_up()
+    privileges.give_up(held)
     reached = PROCESS_ONLY
     if landlock.abi_version() >= 1:
         landlock.restrict(rules, loopback)

@@ -24,12 +24,12 @@ class _CapabilityData(ctypes.Structure):
     _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
 
 
-def give_up() -> None:
-    """No new privileges through set-uid programs, and of the capabilities nothing but passing file modes. Raises
-    `OSError`.
+def give_up(held: int) -> None:
+    """No new privileges through set-uid programs, and of the capabilities `held` (before a namespace of one's own gave
+    more) nothing but passing file modes. Raises `OSError`.
     """
     _prctl(_SET_NO_NEW_PRIVILEGES, 1)
-    kept = held_capabilities() & _CAP_DAC_OVERRIDE
+    kept = held & held_capabilities() & _CAP_DAC_OVERRIDE
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     data = (_CapabilityData * 2)(_CapabilityData(kept, kept, 0), _CapabilityData(0, 0, 0))
     checked("capset", libc().capset(ctypes.byref(header), data))

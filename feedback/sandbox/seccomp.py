@@ -1,9 +1,9 @@
 """A seccomp filter: system calls that no inference engine needs and that would reach out of the sandbox.
 
 Landlock sees files; this sees the rest: sockets (also through io_uring, which would go round a filter on `socket`),
-other processes' memory, the system clock, priorities by which a candidate could starve the base it is timed against. A
-denied call returns EPERM, so that Python shows a plain `PermissionError`. `program` is pure; `install` binds the
-calling thread and all that it starts later.
+namespaces, in which a process has all rights over a small world of its own, other processes' memory, the system clock,
+priorities by which a candidate could starve the base it is timed against. A denied call returns EPERM, so that Python
+shows a plain `PermissionError`. `program` is pure; `install` binds the calling thread and all that it starts later.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from .libc import checked, libc
 _SET_MODE_FILTER = 1
 _ACTION_AVAILABLE = 2
 _RETURN_ERRNO, _RETURN_ALLOW = 0x00050000, 0x7FFF0000
-_EPERM = 1
+_EPERM, _ENOSYS = 1, 38
 
 # Classic BPF: load a word of `struct seccomp_data`, compare, return.
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_AT_NUMBER, _AT_ARCHITECTURE, _AT_FIRST_ARGUMENT = 0, 4, 16  # little-endian: the low half of argument 0
+_LOAD, _AND, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_AT_NUMBER, _AT_ARCHITECTURE = 0, 4
+_AT_FIRST_ARGUMENT, _AT_SECOND_ARGUMENT, _AT_THIRD_ARGUMENT = 16, 24, 32  # little-endian: the low halves
 
 _X32_BIT = 0x40000000  # x86-64 kernels accept a second numbering of the same calls
 
@@ -93,8 +94,15 @@ DENIED: dict[str, tuple[int, int]] = {
     "ioperm": (173, -1),
 }
 
-#: AF_INET, AF_INET6, and AF_NETLINK, by which a library asks for the interfaces of its own network.
-_INTERNET = (2, 10, 16)
+#: AF_INET and AF_INET6; and AF_NETLINK, whose protocol 0 tells the interfaces of one's own network.
+_INTERNET, _NETLINK = (2, 10), 16
+
+#: Pairs of sockets are streams only: others could be sent from to a socket file of another program.
+_SOCKETPAIR, _KIND, _STREAM = (53, 199), 0xF, 1
+
+#: New threads and processes stay in the namespaces they are in. `clone3` hides its flags behind a pointer: it is said
+#: not to exist, and C libraries use `clone`.
+_CLONE, _CLONE3, _NAMESPACES = (56, 220), 435, 0x7E020000
 
 #: `prlimit64` is allowed on oneself (pid 0) only: it would let a candidate cut its judge's limits.
 _PRLIMIT = (302, 261)
@@ -115,9 +123,17 @@ def program(machine: str, loopback: bool = False) -> list[Instruction]:
     """
     here = MACHINES[machine]
     socket = DENIED["socket"][here.column]
-    # (instruction, label to jump to when it is true, label when it is false); labels: "deny", "allow", None = fall
-    # through
-    steps: list[tuple[int, int, str | None, str | None]] = [
+    # (instruction, constant, label to jump to when it is true, label when it is false); None falls through
+    steps: list[tuple[int, int, str | None, str | None]] = []
+    labels: dict[str, int] = {}
+
+    def only(number: int, name: str, *checks: tuple[int, int, str | None, str | None]) -> None:
+        """Checks for one call, which come to an end; other calls go on behind them."""
+        steps.append((_JUMP_EQUAL, number, None, name))
+        steps.extend(checks)
+        labels[name] = len(steps)
+
+    steps += [
         (_LOAD, _AT_ARCHITECTURE, None, None),
         (_JUMP_EQUAL, here.audit, None, "deny"),
         (_LOAD, _AT_NUMBER, None, None),
@@ -126,20 +142,36 @@ def program(machine: str, loopback: bool = False) -> list[Instruction]:
         steps.append((_JUMP_AT_LEAST, _X32_BIT, "deny", None))
     denied = [numbers[here.column] for numbers in DENIED.values() if numbers[here.column] >= 0]
     steps += [(_JUMP_EQUAL, number, "deny", None) for number in denied if number != socket or not loopback]
+    steps.append((_JUMP_EQUAL, _CLONE3, "absent", None))
     if loopback:
-        steps += [
-            (_JUMP_EQUAL, socket, None, "rest"),
+        only(
+            socket,
+            "after socket",
             (_LOAD, _AT_FIRST_ARGUMENT, None, None),
             *((_JUMP_EQUAL, family, "allow", None) for family in _INTERNET),
-            (_JUMP_EQUAL, socket, "deny", "deny"),
-        ]
-    rest = len(steps)
+            (_JUMP_EQUAL, _NETLINK, None, "deny"),
+            (_LOAD, _AT_THIRD_ARGUMENT, None, None),
+            (_JUMP_EQUAL, 0, "allow", "deny"),
+        )
+    only(
+        _SOCKETPAIR[here.column],
+        "after socketpair",
+        (_LOAD, _AT_SECOND_ARGUMENT, None, None),
+        (_AND, _KIND, None, None),
+        (_JUMP_EQUAL, _STREAM, "allow", "deny"),
+    )
+    only(
+        _CLONE[here.column],
+        "after clone",
+        (_LOAD, _AT_FIRST_ARGUMENT, None, None),
+        (_JUMP_ANY_BIT, _NAMESPACES, "deny", "allow"),
+    )
     steps += [
         (_JUMP_EQUAL, _PRLIMIT[here.column], None, "allow"),
         (_LOAD, _AT_FIRST_ARGUMENT, None, None),
         (_JUMP_EQUAL, 0, "allow", "deny"),
     ]
-    labels = {"deny": len(steps), "allow": len(steps) + 1, "rest": rest}
+    labels |= {"deny": len(steps), "absent": len(steps) + 1, "allow": len(steps) + 2}
 
     def distance(label: str | None, index: int) -> int:
         return 0 if label is None else labels[label] - index - 1
@@ -148,7 +180,8 @@ def program(machine: str, loopback: bool = False) -> list[Instruction]:
         Instruction(operation, distance(true, index), distance(false, index), constant)
         for index, (operation, constant, true, false) in enumerate(steps)
     ]
-    return [*code, Instruction(_RETURN, 0, 0, _RETURN_ERRNO | _EPERM), Instruction(_RETURN, 0, 0, _RETURN_ALLOW)]
+    answers = (_RETURN_ERRNO | _EPERM, _RETURN_ERRNO | _ENOSYS, _RETURN_ALLOW)
+    return [*code, *(Instruction(_RETURN, 0, 0, answer) for answer in answers)]
 
 
 def available() -> bool:

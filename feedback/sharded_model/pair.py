@@ -43,8 +43,8 @@ class Pair:
         question, self._tie = bench.question, tie
         self._worker, self._start, self._seconds = worker, start, seconds
         known = bench.oracle.known_config(plan.unsharded)
-        chosen = known.get("operators", {})
-        known["operators"] = {name: how for name, how in chosen.items() if name not in without}
+        if without and "operators" in known:
+            known["operators"] = {name: how for name, how in known["operators"].items() if name not in without}
         trusted = Tree(question.trusted.root, question.trusted.commit, known)
         self.whole = Oracle.of(bench.context.workers, trusted)
         self._session: SessionHandle | None = None

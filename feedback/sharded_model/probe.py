@@ -60,7 +60,7 @@ def _examine(bench: Bench) -> Finding:
         return Finding(Status.UNSUPPORTED, UNCUT, gaps=(UNCUT,))
     dtype = compute_type(bench, config)
     operators = sorted({row.operator for row in plan.rows})
-    interpreted = unavailable(bench.candidate, config, operators)
+    interpreted = unavailable(bench.candidate, config, operators, bench.oracle)
     infos = as_selected(bench.oracle.operators(config), bench.candidate.call("operators", config))
     if not interpreted:
         return compared(bench, plan, dtype, Pair.simulated(bench, plan, tie_of(dtype)), Effort(), GAPS)

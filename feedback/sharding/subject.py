@@ -40,7 +40,7 @@ class Subject:
         self._inside: InterpretingWorker | None = None
         self._worker: Worker = bench.candidate
         self._launched: frozenset[str] = frozenset()
-        self.interpreted = unavailable(self._worker, self._config, sorted(set(operators)))
+        self.interpreted = unavailable(self._worker, self._config, sorted(set(operators)), bench.oracle)
 
     def __enter__(self) -> Self:
         if self.interpreted:

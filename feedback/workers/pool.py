@@ -99,6 +99,8 @@ class WorkerPool:
         start processes that talk to one another, in a network with nobody else. Raises `WorkerFailure` (method
         `import`) when the target cannot be imported or the process breaks a rule on the way.
         """
+        if loopback and not self._sandbox:
+            raise UserError("without a sandbox a worker has no network of its own")
         zygote = self._started()
         zygote.ready(_WARM_UP_SECONDS)
         root = Path(tree.root).resolve()
@@ -122,6 +124,12 @@ class WorkerPool:
             process.close()
             raise
         return Worker(process, role, self.level)
+
+    def sibling(self, adapter: str, limits: Limits | None = None) -> WorkerPool:
+        """A pool for another adapter whose workers may read what those of this one may."""
+        made = WorkerPool(adapter, limits or self.limits, self._sandbox, preload=self._preload)
+        made._readable = list(self._readable)
+        return made
 
     def close(self) -> None:
         """End every worker and the warm parent, and remove their folders."""

@@ -43,3 +43,29 @@ def _status(pid: int, *names: str, unit: int = 1024) -> int:
             return sum(int(line.split()[1]) * unit for line in file if line.startswith(names))
     except OSError:
         return 0
+
+
+def descendants(pid: int) -> dict[int, float]:
+    """Seconds of CPU time of every process that a process has started, directly or not, and that is still there."""
+    parents: dict[int, int] = {}
+    seconds: dict[int, float] = {}
+    ticks = os.sysconf("SC_CLK_TCK")
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        parents[int(entry)] = int(fields[1])
+        seconds[int(entry)] = (int(fields[11]) + int(fields[12])) / ticks
+    found: dict[int, float] = {}
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        for child, of in parents.items():
+            if of == parent and child not in found:
+                found[child] = seconds[child]
+                waiting.append(child)
+    return found

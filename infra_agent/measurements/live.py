@@ -253,18 +253,18 @@ class LiveMeasurements:
         return LoadProbe(settings).run(question, self._context)
 
     def served(self, layer: str, base: str, candidate: str, changes_numerics: bool, n: int = 1) -> Verdict:
-        before, after = (self._servable(state)[0] for state in (base, candidate))
+        before, after = (self._servable(base, state)[0] for state in (base, candidate))
         question = replace(self._question(f"served-{n}", before, after, "main"), changes_numerics=changes_numerics)
         if layer != "load":
             return self._probes[layer].run(question, self._context)
         wait_for_quiet(PASS_PATIENCE)
         return LoadProbe(LoadSettings(margin=1 - MAY_LOSE, max_passes=SERVED_PASSES)).run(question, self._context)
 
-    def not_served(self, commit: str) -> tuple[str, ...]:
-        return self._servable(commit)[1]
+    def not_served(self, base: str, candidate: str) -> tuple[str, ...]:
+        return self._servable(base, candidate)[1]
 
-    def _servable(self, state: str) -> tuple[Tree, tuple[str, ...]]:
-        return servable(self._tree(state), self._ground.pool, self._oracle)
+    def _servable(self, base: str, state: str) -> tuple[Tree, tuple[str, ...]]:
+        return servable(self._tree(base), self._tree(state), self._ground.pool, self._oracle)
 
     def compare(self, base: str, candidate: str, traffic: Traffic, label: str, n: int = 1) -> Verdict:
         wait_for_quiet(PASS_PATIENCE)

@@ -8,16 +8,16 @@ from feedback.probe import Tree
 from feedback.workers.pool import WorkerPool
 
 
-def servable(tree: Tree, pool: WorkerPool, oracle: Oracle) -> tuple[Tree, tuple[str, ...]]:
-    """The state on one rank, without the implementations that cannot run here; and what that leaves out, a phrase
+def servable(base: Tree, tree: Tree, pool: WorkerPool, oracle: Oracle) -> tuple[Tree, tuple[str, ...]]:
+    """`tree` on one rank, without the implementations that `base` cannot run here; and what that leaves out, a phrase
     each. Raises `Unsupported` where the target has no operator plan.
     """
-    plan, gaps = oracle.plan(tree.config), []
-    config = dict(plan.unsharded)
+    plan, gaps = oracle.plan(base.config), []
+    config = dict(oracle.plan(tree.config).unsharded)
     if any(row.sharding for row in plan.rows):
         gaps.append("several ranks")
-    with pool.open(tree, role="base") as worker:
-        missing = unavailable(worker, config, sorted({row.operator for row in plan.rows}))
+    with pool.open(base, role="base") as worker:
+        missing = unavailable(worker, dict(plan.unsharded), sorted({row.operator for row in plan.rows}), oracle)
     if missing:
         chosen = config.get("operators", {})
         config["operators"] = {name: how for name, how in chosen.items() if name not in missing}

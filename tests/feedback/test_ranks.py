@@ -71,3 +71,31 @@ def test_a_rank_that_dies_is_one_line_that_names_it(bed):
     verdict = asked(bed, "dies", plant, tp=2)
     assert verdict.status is Status.REFUTED, verdict.line()
     assert "rank 1 of 2" in verdict.observed
+
+
+def test_ranks_that_are_not_there_are_no_confirmation(bed):
+    """An engine that computes on one rank, whatever it is told, gives the right answers."""
+    alone = replaces(
+        f"{PACKAGE}/engine.py",
+        ("return open_ranks(config, checkpoint, spans)", "return Runner.open(config, checkpoint, spans)"),
+    )
+    verdict = asked(bed, "alone", alone, tp=2)
+    assert verdict.status is Status.REFUTED, verdict.line()
+    assert "0 other processes computed" in verdict.observed
+
+
+def test_a_rank_that_hangs_is_named(bed):
+    sleeps = "import time\nfrom target_engine.execution.runner import Runner\nRunner.run = lambda *_: time.sleep(600)\n"
+    hangs = replaces(f"{PACKAGE}/parallel/worker.py", ("\nif __name__", f"\n{sleeps}\nif __name__"))
+    verdict = asked(bed, "hangs", hangs, tp=2, rank_timeout=5)
+    assert verdict.status is Status.REFUTED, verdict.line()
+    assert "rank 1 of 2" in verdict.observed
+
+
+def test_an_implementation_that_says_it_cannot_run_is_not_excused(bed):
+    """The one it came from can."""
+    says = 'def unavailable(dtype):\n    return "no"\n\n\nclass Implementation'
+    excuse = replaces(f"{PACKAGE}/ops/linear/torch.py", ("class Implementation", says))
+    verdict = asked(bed, "excuse", excuse, tp=2)
+    assert verdict.status is Status.REFUTED, verdict.line()
+    assert "before the change it could" in verdict.observed

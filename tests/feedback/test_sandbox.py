@@ -137,6 +137,7 @@ def test_the_scratch_folder_is_a_folder_like_any_other(worker: Worker) -> None:
         "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
         "socket.socket(socket.AF_UNIX)",
         "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
+        "socket.socketpair(type=socket.SOCK_DGRAM)",
         "os.kill(os.getppid(), 0)",
         "os.setpriority(os.PRIO_PROCESS, 0, -5)",
         "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
@@ -194,6 +195,24 @@ def test_what_an_engine_needs_works(worker: Worker) -> None:
     assert worker.call("evaluate", textwrap.dedent(text)) == [5, True, True, 4, True, "Name:", "hi\n", True]
 
 
+@confined
+def test_no_new_process_is_in_a_namespace_of_its_own(worker: Worker) -> None:
+    """Neither by `clone` nor by `clone3`, which is said not to exist."""
+    here = seccomp.MACHINES[os.uname().machine]
+    clone = (56, 220)[here.column]
+    text = """
+libc = ctypes.CDLL(None, use_errno=True)
+answers = []
+for number, flags in ((CLONE, 0x10000000 | 17), (CLONE, 0x40000000 | 17), (435, 0)):
+    pid = libc.syscall(number, flags, 0, 0, 0, 0)
+    if pid == 0:
+        os._exit(0)
+    answers.append([pid, ctypes.get_errno()])
+result = answers
+"""
+    assert worker.call("evaluate", text.replace("CLONE", str(clone))) == [[-1, 1], [-1, 1], [-1, 38]]
+
+
 @pytest.fixture
 def networked(pool: WorkerPool, tmp_path: Path) -> Iterator[Worker]:
     try:
@@ -232,6 +251,8 @@ def test_it_reaches_nobody_else(networked: Worker) -> None:
         networked.call("evaluate", "socket.create_connection(('192.0.2.1', 80), 2)")
     assert denied(networked, "socket.socket(socket.AF_UNIX)")
     assert denied(networked, "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)")
+    assert denied(networked, "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)")
+    assert denied(networked, "socket.socketpair(type=socket.SOCK_DGRAM)")
     assert denied(networked, "open('/etc/shadow')")
 
 
@@ -298,16 +319,19 @@ def test_a_worker_weaker_than_promised_is_refused(monkeypatch: pytest.MonkeyPatc
 # The filter as a pure function.
 
 
-def decide(program: list[seccomp.Instruction], number: int, architecture: int, argument: int) -> int:
-    """Run a classic BPF program on `struct seccomp_data` of a call; returns the action's word."""
-    data = {0: number, 4: architecture, 16: argument & 0xFFFFFFFF}
+def decide(program: list[seccomp.Instruction], number: int, architecture: int, *arguments: int) -> int:
+    """What the filter answers: an interpreter of the few classic BPF instructions that it is made of."""
+    low = [argument & 0xFFFFFFFF for argument in (*arguments, 0, 0, 0)]
+    data = {0: number, 4: architecture, 16: low[0], 24: low[1], 32: low[2]}
     accumulator, at = 0, 0
     for _ in range(len(program)):
         code, true, false, constant = program[at]
         if code == 0x20:
             accumulator, at = data[constant], at + 1
-        elif code in (0x15, 0x35):
-            holds = accumulator == constant if code == 0x15 else accumulator >= constant
+        elif code == 0x54:
+            accumulator, at = accumulator & constant, at + 1
+        elif code in (0x15, 0x35, 0x45):
+            holds = {0x15: accumulator == constant, 0x35: accumulator >= constant, 0x45: accumulator & constant}[code]
             at += 1 + (true if holds else false)
         else:
             assert code == 0x06
@@ -315,7 +339,10 @@ def decide(program: list[seccomp.Instruction], number: int, architecture: int, a
     raise AssertionError("the program does not end")
 
 
-ALLOW, DENY = 0x7FFF0000, 0x00050001
+ALLOW, DENY, ABSENT = 0x7FFF0000, 0x00050001, 0x00050026
+#: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+ARGUMENTS = (0, 1, 2, 3, 5, 10, 16, 17, -1, 0x80001, 0x80802, 0x3D0F00, 0x1200011, *NAMESPACES)
 
 
 @pytest.mark.parametrize("loopback", [False, True])
@@ -325,13 +352,24 @@ def test_the_filter_denies_the_list_and_nothing_else(machine: str, loopback: boo
     program = seccomp.program(machine, loopback)
     assert all(0 <= step.true < 256 and 0 <= step.false < 256 for step in program), "jumps are bytes"
     listed = {numbers[here.column] for numbers in seccomp.DENIED.values()}
-    prlimit = {"x86_64": 302, "aarch64": 261}[machine]
+    socket, socketpair, clone, prlimit = {"x86_64": (41, 53, 56, 302), "aarch64": (198, 199, 220, 261)}[machine]
+
+    def expected(number: int, first: int, second: int, third: int) -> int:
+        if number == socket and loopback:
+            return ALLOW if first in (2, 10) or (first == 16 and third == 0) else DENY
+        if number == socketpair:
+            return ALLOW if second & 0xF == 1 else DENY
+        if number == clone:
+            return DENY if any(first & bit for bit in NAMESPACES) else ALLOW
+        if number == 435:
+            return ABSENT
+        return DENY if number in listed or (number == prlimit and first) else ALLOW
+
     for number in range(600):
-        for argument in (0, 1, 2, 3, 10, 16, 17, -1):
-            expected = DENY if number in listed or (number == prlimit and argument) else ALLOW
-            if loopback and number == seccomp.DENIED["socket"][here.column] and argument in (2, 10, 16):
-                expected = ALLOW
-            assert decide(program, number, here.audit, argument) == expected, number
+        for first in ARGUMENTS:
+            for second, third in ((0, 0), (1, 0), (2, 7), (0x80001, 15), (0x80002, 0)):
+                wanted = expected(number, first, second, third)
+                assert decide(program, number, here.audit, first, second, third) == wanted, (number, first, second)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
