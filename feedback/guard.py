@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from feedback.target import FileEntry, Role
 
@@ -73,3 +73,10 @@ def tampering(trusted: Mapping[str, str], seen: Mapping[str, str], when: str) ->
             )
             found.append(Tampering(path, what, when))
     return found
+
+
+def is_profile(path: str, profile_path: str) -> bool:
+    """Whether a file is a launch profile: a TOML file beside the run's own, unless that is the target's root folder."""
+    folder = PurePosixPath(profile_path).parent
+    found = PurePosixPath(path)
+    return path == profile_path or (folder != PurePosixPath() and found.parent == folder and found.suffix == ".toml")

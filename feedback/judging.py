@@ -11,12 +11,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from feedback.guard import ABSENT, Tampering, file_digest, protected_digests, tampering
+from feedback.guard import ABSENT, Tampering, file_digest, is_profile, protected_digests, tampering
 from feedback.oracle import Oracle, OracleFailure
 from feedback.probe import Context, Question
 from feedback.statistics import Comparison
@@ -179,10 +179,10 @@ def _guard(bench: Bench, trusted: Mapping[str, str], when: str) -> Finding | Non
     """A refutation when a protected file of the candidate is not the trusted one."""
     seen = protected_digests(bench.question.candidate.root, bench.oracle.entries())
     # A run's trees have one launch profile, their own: that the others are gone says nothing, where its base has none.
-    profiles, base = PurePosixPath(bench.oracle.description().profile_path).parent, bench.question.base.root
+    own, base = bench.oracle.description().profile_path, bench.question.base.root
 
     def left_out(flaw: Tampering) -> bool:
-        return flaw.missing and _profile(flaw.path, profiles) and file_digest(base, flaw.path) == ABSENT
+        return flaw.missing and is_profile(flaw.path, own) and file_digest(base, flaw.path) == ABSENT
 
     found = [flaw for flaw in tampering(trusted, seen, when) if not left_out(flaw)]
     if not found:
@@ -195,11 +195,6 @@ def _guard(bench: Bench, trusted: Mapping[str, str], when: str) -> Finding | Non
         at=tuple(Location(file=item.path) for item in found[:8]),
         data={"tampering": [vars(item) for item in found]},
     )
-
-
-def _profile(path: str, folder: PurePosixPath) -> bool:
-    """Whether a file is a launch profile of the target."""
-    return PurePosixPath(path).parent == folder != PurePosixPath() and path.endswith(".toml")
 
 
 def _imports(bench: Bench) -> Finding | None:

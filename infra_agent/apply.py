@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from feedback.errors import UserError
+from feedback.guard import is_profile
 from infra_agent.ledger import Ledger
 from infra_agent.paths import RunPaths
 from infra_agent.records import RunRecord
 from infra_agent.repository import Entry, Repository, Signature
-from infra_agent.start import is_profile
 from infra_agent.targetfiles import sha256
 from infra_agent.workspace import AUTHOR, NEEDS, KeptMove, Workspace
 

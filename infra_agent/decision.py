@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from feedback.verdict import Status, Verdict
 from infra_agent.hypothesis import Move
 from infra_agent.ladder import required
-from infra_agent.records import Outcome, Ratio
+from infra_agent.records import MoveRecord, Outcome, ProposalRecord, Ratio
 
 #: z of a two-sided 95 % interval, which is what a verdict's interval is.
 Z95 = 1.96
@@ -72,6 +72,28 @@ class Decision:
     reason: str
     measured: Ratio | None = None
     judged: bool = True
+
+
+def as_record(
+    proposal: ProposalRecord, decision: Decision, verdicts: Sequence[Verdict], commit: str | None = None
+) -> MoveRecord:
+    """The whole story of a decided move."""
+    return MoveRecord(
+        id=proposal.id,
+        kind=proposal.kind,
+        title=proposal.title,
+        hypothesis=proposal.hypothesis,
+        cause=proposal.cause,
+        predicted=proposal.predicted,
+        measured=decision.measured,
+        decision=decision.outcome,
+        reason=decision.reason,
+        verdicts=tuple(verdict.id for verdict in verdicts),
+        commit=commit,
+        changes_numerics=proposal.changes_numerics,
+        skeletons=proposal.skeletons,
+        seconds=sum(verdict.cost_seconds for verdict in verdicts),
+    )
 
 
 def pooled(verdicts: Sequence[Verdict]) -> Ratio | None:

@@ -11,7 +11,7 @@ import math
 
 from feedback.verdict import Verdict
 from infra_agent.closing import close, reserve
-from infra_agent.decision import Decision, Rules, closed, decide
+from infra_agent.decision import Decision, Rules, as_record, closed, decide
 from infra_agent.goal import Goal
 from infra_agent.ladder import asking, next_probe
 from infra_agent.ledger import Ledger
@@ -21,7 +21,7 @@ from infra_agent.paths import RunPaths
 from infra_agent.progress import Lines, Progress, progress
 from infra_agent.proposers.causes import Facts
 from infra_agent.proposers.embedded import Aim, Proposal, Stop, Trial, propose
-from infra_agent.records import CandidateRecord, EndRecord, MoveRecord, Outcome, ProposalRecord, RunRecord
+from infra_agent.records import CandidateRecord, EndRecord, MoveRecord, Outcome, RunRecord
 from infra_agent.repair import repair
 from infra_agent.steps import MARGIN, Steps
 
@@ -79,7 +79,7 @@ def try_move(
         numerics = any(m.changes_numerics for m in (record, *kept))
         decision, verdicts = judge(steps, rules, proposal, made.candidate, numerics)
     steps.judged += decision.judged
-    story = _story(record, decision, verdicts, made.candidate.commit if made.candidate else None)
+    story = as_record(record, decision, verdicts, made.candidate.commit if made.candidate else None)
     if decision.outcome is Outcome.KEEP and made.candidate is not None:
         story = story.model_copy(update={"commit": steps.keep(story, made.candidate)})
     gains = [m.measured.point for m in (*kept, story) if m.decision is Outcome.KEEP and m.measured is not None]
@@ -117,22 +117,3 @@ def judge(
             n=1 + sum(verdict.layer == layer for verdict in verdicts),
         )
         verdicts.append(steps.ask(layer, subject))
-
-
-def _story(proposal: ProposalRecord, decision: Decision, verdicts: list[Verdict], commit: str | None) -> MoveRecord:
-    return MoveRecord(
-        id=proposal.id,
-        kind=proposal.kind,
-        title=proposal.title,
-        hypothesis=proposal.hypothesis,
-        cause=proposal.cause,
-        predicted=proposal.predicted,
-        measured=decision.measured,
-        decision=decision.outcome,
-        reason=decision.reason,
-        verdicts=tuple(verdict.id for verdict in verdicts),
-        commit=commit,
-        changes_numerics=proposal.changes_numerics,
-        skeletons=proposal.skeletons,
-        seconds=sum(verdict.cost_seconds for verdict in verdicts),
-    )

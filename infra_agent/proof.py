@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedback.verdict import Status, Verdict
-from infra_agent.decision import approvals_needed
+from infra_agent.decision import Decision, approvals_needed, as_record
 from infra_agent.hypothesis import Move
 from infra_agent.measurements import CandidateFailed, Remembered
 from infra_agent.proposers.causes import Facts
@@ -74,7 +74,7 @@ def proved(steps: RepairSteps, start: str, mended: Mended, facts: Facts, found: 
             open_.append(f"{layer} ({verdict.status.value})")
     kernels = next((v for v in mended.verdicts if v.layer == "kernels"), None)
     applies = steps.applicability(mended.candidate.move, kernels) if kernels is not None else ()
-    gaps = steps.not_served(start, candidate.commit)
+    gaps = steps.not_served(start)
     return Proof(candidate, tuple(verdicts), None, test.path, applies, tuple(open_), gaps)
 
 
@@ -83,16 +83,10 @@ def written(steps: RepairSteps, mended: Mended, proof: Proof, before: float) -> 
     goal, candidate = steps.goal, proof.candidate
     needs = (*sorted(approvals_needed(mended.move) & frozenset(goal.approval.kinds)), *proof.open_)
     gain = shrunk(before, mended.deviation)
-    record = story(mended.proposal, Outcome.ASK if needs else Outcome.KEEP, _reason(mended, proof, before, needs),
-                   proof.verdicts, candidate.commit).model_copy(
-        update={
-            "title": mended.move.title,
-            "measured": gain,
-            "needs": needs,
-            "applies": proof.applies,
-            "regression": proof.test,
-        }
-    )  # fmt: skip
+    decision = Decision(Outcome.ASK if needs else Outcome.KEEP, _reason(mended, proof, before, needs), gain)
+    record = as_record(mended.proposal, decision, proof.verdicts, candidate.commit).model_copy(
+        update={"title": mended.move.title, "needs": needs, "applies": proof.applies, "regression": proof.test}
+    )
     record = record.model_copy(update={"commit": steps.keep(record, candidate)})
     steps.judged += 1
     steps.decided(record, gain.point if gain else 1.0)
@@ -120,24 +114,3 @@ def _reason(mended: Mended, proof: Proof, before: float, needs: Sequence[str]) -
         f"{', '.join(needs)}: needs a person" if needs else "",
     ]
     return "; ".join(part for part in parts if part)
-
-
-def story(
-    record: ProposalRecord, outcome: Outcome, reason: str, verdicts: Sequence[Verdict], commit: str | None = None
-) -> MoveRecord:
-    """A decided repair."""
-    return MoveRecord(
-        id=record.id,
-        kind=record.kind,
-        title=record.title,
-        hypothesis=record.hypothesis,
-        cause=record.cause,
-        predicted=record.predicted,
-        decision=outcome,
-        reason=reason,
-        verdicts=tuple(verdict.id for verdict in verdicts),
-        commit=commit,
-        changes_numerics=record.changes_numerics,
-        skeletons=record.skeletons,
-        seconds=sum(verdict.cost_seconds for verdict in verdicts),
-    )

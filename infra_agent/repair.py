@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from feedback.verdict import Status, Verdict
+from infra_agent.decision import Decision, as_record
 from infra_agent.goal import Goal
 from infra_agent.hypothesis import Move
 from infra_agent.ladder import asking, next_probe
 from infra_agent.ledger import Ledger
 from infra_agent.measurements import Repairing, Subject
 from infra_agent.progress import Progress
-from infra_agent.proof import Mended, proved, story, written
+from infra_agent.proof import Mended, proved, written
 from infra_agent.proposers.causes import Facts
 from infra_agent.proposers.deviations import PREFIX
 from infra_agent.proposers.embedded import Proposal, Stop, Trial
@@ -32,6 +33,8 @@ WHERE_POSSIBLE = frozenset({"ranks"})
 
 #: The layer that every repair is judged by, and every place of it.
 JUDGE = "sharding"
+
+NEEDED_ALONE = "needed: without it the start is left, which deviates"
 
 
 @dataclass(frozen=True)
@@ -216,9 +219,6 @@ def _only_what_is_needed(steps: RepairSteps, found: Found, mended: Mended) -> Me
     return mended
 
 
-NEEDED_ALONE = "needed: without it the start is left, which deviates"
-
-
 def _at(move: Move, places: Sequence[Move]) -> Move:
     """A repair at some of its places."""
     if len(places) == 1:
@@ -238,7 +238,7 @@ def _at(move: Move, places: Sequence[Move]) -> Move:
 
 def _reject(steps: RepairSteps, record: ProposalRecord, verdicts: Sequence[Verdict], reason: str) -> None:
     steps.judged += any(verdict.status is not Status.INVALID for verdict in verdicts)
-    steps.decided(story(record, Outcome.REJECT, reason, verdicts), 1.0)
+    steps.decided(as_record(record, Decision(Outcome.REJECT, reason), verdicts), 1.0)
 
 
 def _end(steps: RepairSteps, status: EndStatus, reason: str, commit: str) -> EndRecord:

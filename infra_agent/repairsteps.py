@@ -16,7 +16,7 @@ from infra_agent.progress import Progress
 from infra_agent.proposers import deviations
 from infra_agent.proposers.causes import Facts
 from infra_agent.records import AblationRecord, BaselineRecord, CandidateRecord, Ratio, Record, RegressionRecord
-from infra_agent.steps import Made, Steps, Text
+from infra_agent.steps import Made, Steps
 
 #: Deviations smaller than this, as a multiple of what is allowed, are counted as this large.
 NOTHING = 1e-9
@@ -58,12 +58,10 @@ class RepairSteps(Steps):
 
     def part(self, label: str, base: str, move: Move, facts: Facts) -> tuple[dict[str, Any], Made]:
         """A repair at some of its places, as a candidate; with its change."""
-        inputs = {"base": base, "key": move.key}
-        text = self._once("change", label, inputs, lambda: self._text(base, move, facts), Text)
+        text = self._changed(label, base, move, facts)
         if text.change is None:
             return {}, Made(failed=text.failed)
-        change = text.change
-        return change, self._once("attempt", label, inputs, lambda: self._made(label, base, move, change), Made)
+        return text.change, self._attempt(label, base, move, text.change)
 
     def ablated(self, label: str, move: str, gain: Ratio | None, note: str, verdict: str | None = None) -> None:
         """Record what taking one place out showed."""
@@ -89,8 +87,7 @@ class RepairSteps(Steps):
 
         test = self._once("test", name, {"base": base}, write, Written)
         whole = {"files": {**change["files"], test.path: test.text}, "launch": dict(change["launch"])}
-        inputs = {"base": base, "key": move.key, "test": test.path}
-        made = self._once("attempt", name, inputs, lambda: self._made(name, base, move, whole), Made)
+        made = self._attempt(name, base, move, whole, test=test.path)
         if made.candidate is None:
             raise CandidateFailed(f"the regression test cannot be added: {made.failed}")
         commit = made.candidate.commit
@@ -128,17 +125,16 @@ class RepairSteps(Steps):
                 break
         return verdict
 
-    def not_served(self, base: str, candidate: str) -> tuple[str, ...]:
-        """What serving the two on this machine leaves out."""
+    def not_served(self, base: str) -> tuple[str, ...]:
+        """What serving a base and its patch on this machine leaves out."""
 
         def ask() -> Said:
             try:
-                return Said(lines=self._repairing.not_served(base, candidate))
+                return Said(lines=self._repairing.not_served(base))
             except Exception as error:  # what is not known is a gap, and no reason to end a run
                 return Said(lines=(f"what can be served here is not known: {one_line(str(error))}",))
 
-        inputs = {"base": base, "candidate": candidate}
-        return self._once("not_served", candidate, inputs, ask, Said).lines
+        return self._once("not_served", base, {"base": base}, ask, Said).lines
 
 
 def finite(value: object) -> float:

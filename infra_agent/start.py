@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from feedback.errors import UserError
 from feedback.globs import matches
+from feedback.guard import is_profile
 from feedback.verdict import digest_of
 from infra_agent import paths, tomltext, validation
 from infra_agent.repository import Entry
@@ -169,13 +170,6 @@ def nested(launch: Mapping[str, Any]) -> dict[str, Any]:
         else:
             inner[key] = nested(item) if isinstance(item, Mapping) else item
     return out
-
-
-def is_profile(path: str, profile_path: str) -> bool:
-    """Whether a file is a launch profile: a TOML file beside the run's own, unless that is the target's root folder."""
-    folder = PurePosixPath(profile_path).parent
-    found = PurePosixPath(path)
-    return path == profile_path or (folder != PurePosixPath() and found.parent == folder and found.suffix == ".toml")
 
 
 def _files_below(folder: Path) -> dict[str, Entry]:

@@ -137,8 +137,7 @@ class Steps:
         move = hypothesis.move
         name = f"m{self.candidates:02d}-{_slug(move.family)}"
         self.show.proposed(name, hypothesis)
-        inputs = {"base": base, "key": move.key}
-        text = self._once("change", name, inputs, lambda: self._text(base, move, facts), Text)
+        text = self._changed(name, base, move, facts)
         proposal = ProposalRecord(
             id=name,
             kind=move.kind,
@@ -156,13 +155,18 @@ class Steps:
         self.ledger.note("proposal", name, proposal)
         if text.change is None:
             return proposal, Made(failed=text.failed)
-        change = text.change
-        made = self._once(
-            "attempt", name, {"base": base, "key": move.key}, lambda: self._made(name, base, move, change), Made
-        )
+        made = self._attempt(name, base, move, text.change)
         if made.candidate is not None:
             self.ledger.note("candidate", name, made.candidate)
         return proposal, made
+
+    def _changed(self, name: str, base: str, move: Move, facts: Facts) -> Text:
+        inputs = {"base": base, "key": move.key}
+        return self._once("change", name, inputs, lambda: self._text(base, move, facts), Text)
+
+    def _attempt(self, name: str, base: str, move: Move, change: dict[str, Any], **more: str) -> Made:
+        inputs = {"base": base, "key": move.key, **more}
+        return self._once("attempt", name, inputs, lambda: self._made(name, base, move, change), Made)
 
     def _text(self, base: str, move: Move, facts: Facts) -> Text:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -131,7 +131,7 @@ class Bench:
         return digest_of_value([fault.name, fault.digest, self.digest, self.judges, self.model, seed, layers])
 
     @contextmanager
-    def planted(self, fault: Fault) -> Iterator[Path]:
+    def planted(self, fault: Fault) -> Generator[Path]:
         """A copy of the engine with the fault in it, for as long as it is needed."""
         root = self.folder / "planted"
         shutil.rmtree(root, ignore_errors=True)
@@ -235,7 +235,7 @@ def nothing(seed: int) -> Fault:
 
 
 @contextmanager
-def opened(folder: Path, root: Path, model: str) -> Iterator[Bench]:
+def opened(folder: Path, root: Path, model: str) -> Generator[Bench]:
     """A bench in a folder, with warm workers."""
     clean = copied(root, folder / "clean")
     with WorkerPool(ADAPTER, Limits(call_seconds=CALL_SECONDS)) as pool:

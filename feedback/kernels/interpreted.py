@@ -14,7 +14,7 @@ from feedback.kernels.session import capability
 from feedback.oracle import Oracle
 from feedback.probe import Tree
 from feedback.target import Unsupported
-from feedback.workers.failures import WorkerFailure, lacks, one_line
+from feedback.workers.failures import WorkerFailure, one_line, optional
 from feedback.workers.handle import SessionHandle, Worker
 from feedback.workers.limits import Limits
 from feedback.workers.pool import WorkerPool
@@ -28,12 +28,7 @@ def unavailable(worker: Worker, config: Mapping[str, Any], operators: list[str],
     is a `WorkerFailure`.
     """
     method = "unavailable_operators"
-    try:
-        found = worker.call(method, dict(config), operators)
-    except WorkerFailure as failure:
-        if lacks(failure, method):
-            raise Unsupported(f"this target has no {method}") from failure
-        raise
+    found = optional(method, lambda: worker.call(method, dict(config), operators))
     if not isinstance(found, dict):
         raise WorkerFailure("protocol", method, f"{type(found).__name__} came, no table")
     told = {str(name): one_line(str(reason), 120) for name, reason in found.items()}

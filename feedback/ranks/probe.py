@@ -11,9 +11,9 @@ from feedback.operators.probe import compute_type
 from feedback.probe import Context, Question
 from feedback.sharded_model.comparison import LIMITS, TIES, Effort, compared, tie_of
 from feedback.sharded_model.pair import START_SECONDS, Pair
-from feedback.sharded_model.probe import UNCUT
+from feedback.sharding.planned import obstacle
 from feedback.target import Unsupported
-from feedback.verdict import Confidence, Location, Predicate, Status, Verdict
+from feedback.verdict import Predicate, Status, Verdict
 from feedback.workers import procfs
 from feedback.workers.failures import WorkerFailure
 
@@ -63,13 +63,8 @@ PROBE = RanksProbe()
 def _examine(bench: Bench) -> Finding:
     config = bench.question.candidate.config
     plan = bench.oracle.plan(config)
-    if plan.problems:
-        problem = plan.problems[0]
-        at = (Location(parameter=problem.parameter),)
-        observed = f"cannot run over these ranks: {problem.parameter}: {problem.message}"
-        return Finding(Status.REFUTED, observed, Confidence.PROOF, at=at)
-    if not any(row.sharding for row in plan.rows):
-        return Finding(Status.UNSUPPORTED, UNCUT, gaps=(UNCUT,))
+    if (found := obstacle(plan)) is not None:
+        return found
     try:
         worker = bench.open_networked()
     except WorkerFailure as failure:

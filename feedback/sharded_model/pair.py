@@ -15,8 +15,8 @@ from feedback.load.collect import Misreport
 from feedback.oracle import Oracle
 from feedback.probe import Tree
 from feedback.sharded_model.shrink import Change
-from feedback.target import OperatorPlan, Request, Unsupported
-from feedback.workers.failures import WorkerFailure, lacks, one_line
+from feedback.target import OperatorPlan, Request
+from feedback.workers.failures import WorkerFailure, one_line, optional
 from feedback.workers.handle import SessionHandle, Worker
 
 #: A start reads weights; a call computes a few hundred tokens on a few simulated ranks, interpreted a few dozen.
@@ -53,15 +53,8 @@ class Pair:
     def simulated(cls, bench: Bench, plan: OperatorPlan, tie: float) -> Pair:
         """Ranks that are threads of the candidate's worker."""
 
-        def start() -> SessionHandle:
-            try:
-                return bench.candidate.start(bench.question.candidate.config, START_SECONDS, simulated=True)
-            except WorkerFailure as failure:
-                if lacks(failure, "start_simulated"):
-                    raise Unsupported("this target has no start_simulated") from failure
-                raise
-
-        return cls(bench, plan, tie, bench.candidate, start)
+        start = partial(bench.candidate.start, bench.question.candidate.config, START_SECONDS, simulated=True)
+        return cls(bench, plan, tie, bench.candidate, lambda: optional("start_simulated", start))
 
     @classmethod
     def interpreted(

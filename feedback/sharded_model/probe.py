@@ -12,14 +12,13 @@ from feedback.operators.probe import as_selected, compute_type
 from feedback.probe import Context, Question
 from feedback.sharded_model.comparison import INTERPRETED, LIMITS, TIES, Effort, compared, tie_of
 from feedback.sharded_model.pair import Pair
+from feedback.sharding.planned import obstacle
 from feedback.target import Unsupported
-from feedback.verdict import Confidence, Location, Predicate, Status, Verdict
+from feedback.verdict import Confidence, Predicate, Status, Verdict
 from feedback.workers.failures import WorkerFailure
 
 #: What this layer cannot see.
 GAPS = ("real ranks: processes and their collectives", "longer texts, larger batches, sampled tokens, speed")
-
-UNCUT = "the launch configuration has one rank, nothing is cut: set tp or cp"
 
 
 class ShardedModelProbe:
@@ -51,19 +50,14 @@ PROBE = ShardedModelProbe()
 def _examine(bench: Bench) -> Finding:
     config = bench.question.candidate.config
     plan = bench.oracle.plan(config)
-    if plan.problems:
-        problem = plan.problems[0]
-        at = (Location(parameter=problem.parameter),)
-        observed = f"cannot run over these ranks: {problem.parameter}: {problem.message}"
-        return Finding(Status.REFUTED, observed, Confidence.PROOF, at=at)
-    if not any(row.sharding for row in plan.rows):
-        return Finding(Status.UNSUPPORTED, UNCUT, gaps=(UNCUT,))
+    if (found := obstacle(plan)) is not None:
+        return found
     dtype = compute_type(bench, config)
     operators = sorted({row.operator for row in plan.rows})
     interpreted = unavailable(bench.candidate, config, operators, bench.oracle)
-    infos = as_selected(bench.oracle.operators(config), bench.candidate.call("operators", config))
     if not interpreted:
         return compared(bench, plan, dtype, Pair.simulated(bench, plan, tie_of(dtype)), Effort(), GAPS)
+    infos = as_selected(bench.oracle.operators(config), bench.candidate.call("operators", config))
     with InterpretingWorker(bench, next(iter(interpreted.items()))) as inside:
         found = None
         for mode in MODES:

@@ -17,13 +17,14 @@ from feedback.sharding.compare import Fault
 from feedback.sharding.conditions import Condition, captured, conditions
 from feedback.sharding.cuts import Cut, allowed, cuts
 from feedback.sharding.finding import Record, finding
+from feedback.sharding.planned import refused, uncut
 from feedback.sharding.reach import reachable_first
 from feedback.sharding.subject import Subject
 from feedback.sharding.sweep import attribution, growths
 from feedback.sharding.trial import TURNS, Outcome, Trials
 from feedback.static.scope import changed_files
 from feedback.target import Arrays, Case, PlanRow, Tolerance, Unsupported
-from feedback.verdict import Confidence, Location, Predicate, Status, Verdict
+from feedback.verdict import Predicate, Status, Verdict
 from feedback.workers.failures import WorkerFailure
 
 #: Checking stops here, seconds. What was not reached is not confirmed.
@@ -40,8 +41,6 @@ CAPTURED_TOKENS = 48
 
 #: In the line of a rank that keeps others waiting.
 HUNG = "did not"
-
-UNCUT = "the launch configuration has one rank, nothing is cut: set tp or cp"
 
 
 class ShardingProbe:
@@ -73,15 +72,12 @@ def _examine(bench: Bench) -> Finding:
     question, oracle = bench.question, bench.oracle
     config = question.candidate.config
     plan = oracle.plan(config)
-    if plan.problems:
-        problem = plan.problems[0]
-        at = (Location(parameter=problem.parameter),)
-        observed = f"cannot run over these ranks: {problem.parameter}: {problem.message}"
-        return Finding(Status.REFUTED, observed, Confidence.PROOF, at=at)
+    if (obstacle := refused(plan)) is not None:
+        return obstacle
     infos = as_selected(oracle.operators(config), bench.candidate.call("operators", config))
     found, unknown = cuts(plan.rows, infos, lambda operator: oracle.shardings(operator, config))
     if not found and not unknown:
-        return Finding(Status.UNSUPPORTED, UNCUT, gaps=(UNCUT,))
+        return uncut()
     # Asked by hand about some operators of an unchanged tree. What a move says it touched narrows nothing.
     changed = changed_files(question.base.root, question.candidate.root, oracle.entries(), question.changed)
     if question.operators and not changed:

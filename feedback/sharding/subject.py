@@ -17,7 +17,7 @@ from feedback.sharding.compare import Answer, Steps
 from feedback.sharding.cuts import Cut
 from feedback.target import Arrays, Case, Unsupported
 from feedback.verdict import Location
-from feedback.workers.failures import WorkerFailure, lacks, one_line
+from feedback.workers.failures import WorkerFailure, one_line, optional
 from feedback.workers.handle import Worker
 
 METHOD = "sharded_run"
@@ -88,7 +88,8 @@ class Subject:
         arguments = [cut.info.name, cut.sharding.name, case.model_dump(), self._config, list(pieces), options]
         seconds = patience + MARGIN
         if not self.interpreted:
-            return [_answer(self._asked(METHOD, *arguments, timeout=seconds), len(pieces))]
+            found = optional(METHOD, lambda: self._worker.call(METHOD, *arguments, timeout=seconds))
+            return [_answer(found, len(pieces))]
         answers = []
         if wide and not exact:  # a kernel is written for its types: its products are widened, not its arguments
             options["wide"] = False
@@ -104,15 +105,6 @@ class Subject:
                 raise Unsupported(f"the rounding of {answer.failed.partition('Unfaithful: ')[2]} is not modelled")
             answers.append(answer)
         return answers
-
-    def _asked(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """An optional method of the candidate."""
-        try:
-            return self._worker.call(method, *arguments, timeout=timeout)
-        except WorkerFailure as failure:
-            if lacks(failure, method):
-                raise Unsupported(f"this target has no {method}") from failure
-            raise
 
 
 def _answer(found: Any, size: int) -> Answer:

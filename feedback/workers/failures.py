@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from feedback.target import Unsupported
 from feedback.verdict import Location
 
+Answer = TypeVar("Answer")
 Kind = Literal["crash", "hang", "memory", "error", "protocol"]
 
 _MESSAGE_CHARACTERS = 300
@@ -70,6 +73,16 @@ def lacks(failure: BaseException | None, method: str) -> bool:
     if not isinstance(failure, WorkerFailure) or failure.error_type != "AttributeError":
         return False
     return failure.location is None and repr(method) in failure.line
+
+
+def optional(method: str, ask: Callable[[], Answer]) -> Answer:
+    """What `ask` gives; `Unsupported` where it fails because the target has no such method."""
+    try:
+        return ask()
+    except WorkerFailure as failure:
+        if lacks(failure, method):
+            raise Unsupported(f"this target has no {method}") from failure
+        raise
 
 
 def _rebuild(state: dict[str, Any]) -> WorkerFailure:

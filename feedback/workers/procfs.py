@@ -49,7 +49,6 @@ def descendants(pid: int) -> dict[int, float]:
     """Seconds of CPU time of every process that a process has started, directly or not, and that is still there."""
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
-    ticks = os.sysconf("SC_CLK_TCK")
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -59,7 +58,7 @@ def descendants(pid: int) -> dict[int, float]:
         except (OSError, IndexError):
             continue
         parents[int(entry)] = int(fields[1])
-        seconds[int(entry)] = (int(fields[11]) + int(fields[12])) / ticks
+        seconds[int(entry)] = (int(fields[11]) + int(fields[12])) * _TICK
     found: dict[int, float] = {}
     waiting = [pid]
     while waiting:

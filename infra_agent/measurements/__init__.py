@@ -154,6 +154,6 @@ class Repairing(Measurements, Protocol):
         """
         ...
 
-    def not_served(self, base: str, candidate: str) -> tuple[str, ...]:
-        """What that configuration leaves out, a phrase each."""
+    def not_served(self, base: str) -> tuple[str, ...]:
+        """What that configuration leaves out, a phrase each, for a base and what is built on it."""
         ...

@@ -26,7 +26,7 @@ from infra_agent.hypothesis import Move
 from infra_agent.measurements import PAR, SEQUENTIAL, CandidateFailed, Openings, Remembered, Subject, Traffic
 from infra_agent.measurements.openings import Library, UserLibrary, change_at, change_of, combined, offered
 from infra_agent.measurements.quiet import wait_for_quiet
-from infra_agent.measurements.served import servable
+from infra_agent.measurements.served import Served
 from infra_agent.measurements.setup import PRODUCTION, REFERENCE, Ground, prepared
 from infra_agent.paths import RunPaths
 from infra_agent.proposers.causes import Facts
@@ -79,6 +79,7 @@ class LiveMeasurements:
         self._oracle = Oracle.of(ground.pool, ground.trusted)
         self._arms = LiveArms.of(ground.pool)
         self._offered: dict[str, dict[str, Opportunity]] = {}
+        self._serving: dict[str, Served] = {}
 
     @property
     def guesses(self) -> Mapping[str, float]:
@@ -253,18 +254,21 @@ class LiveMeasurements:
         return LoadProbe(settings).run(question, self._context)
 
     def served(self, layer: str, base: str, candidate: str, changes_numerics: bool, n: int = 1) -> Verdict:
-        before, after = (self._servable(base, state)[0] for state in (base, candidate))
+        how = self._served_on(base)
+        before, after = (how.of(self._tree(state), self._oracle) for state in (base, candidate))
         question = replace(self._question(f"served-{n}", before, after, "main"), changes_numerics=changes_numerics)
         if layer != "load":
             return self._probes[layer].run(question, self._context)
         wait_for_quiet(PASS_PATIENCE)
         return LoadProbe(LoadSettings(margin=1 - MAY_LOSE, max_passes=SERVED_PASSES)).run(question, self._context)
 
-    def not_served(self, base: str, candidate: str) -> tuple[str, ...]:
-        return self._servable(base, candidate)[1]
+    def not_served(self, base: str) -> tuple[str, ...]:
+        return self._served_on(base).gaps
 
-    def _servable(self, base: str, state: str) -> tuple[Tree, tuple[str, ...]]:
-        return servable(self._tree(base), self._tree(state), self._ground.pool, self._oracle)
+    def _served_on(self, base: str) -> Served:
+        if base not in self._serving:
+            self._serving[base] = Served.on(self._tree(base), self._ground.pool, self._oracle)
+        return self._serving[base]
 
     def compare(self, base: str, candidate: str, traffic: Traffic, label: str, n: int = 1) -> Verdict:
         wait_for_quiet(PASS_PATIENCE)

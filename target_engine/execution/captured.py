@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from target_engine.engine import Engine
@@ -18,6 +16,7 @@ from target_engine.launch import LaunchConfig
 from target_engine.models.config import ModelConfig
 from target_engine.ops.registry import specification
 from target_engine.ops.specification import Arrays, Case
+from target_engine.parallel.simulate import to_array
 from target_engine.scheduling.request import SamplingParams
 
 DECODES = 2
@@ -76,7 +75,7 @@ def captured(config: LaunchConfig, tokens: Sequence[int]) -> tuple[list[tuple[st
             if not chosen:
                 left_out.append(operator)
             for index, place in chosen.items():
-                inputs = {name: _array(tensor) for name, tensor in (place.inputs or {}).items()}
+                inputs = {name: to_array(tensor) for name, tensor in (place.inputs or {}).items()}
                 dims = _dims(operator, inputs, engine.model_config)
                 found.append((operator, Case(f"captured-{index}", dims, "captured", ("captured",)), inputs))
         return found, left_out
@@ -96,7 +95,3 @@ def _dims(operator: str, inputs: Arrays, model: ModelConfig) -> dict[str, int]:
     if model.num_heads * model.head_dim in sizes.values():  # the width of all heads of attention
         heads |= {"G": model.num_kv_heads, "D": model.head_dim}
     return heads | sizes
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return np.ascontiguousarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())

@@ -13,6 +13,7 @@ from feedback.evidence import EvidenceStore
 from feedback.probe import Context, Question, Tree, discover
 from feedback.sharding import probe as layer
 from feedback.sharding import subject
+from feedback.sharding.planned import UNCUT
 from feedback.sharding.probe import PROBE
 from feedback.verdict import Status, Verdict
 from feedback.workers.pool import Limits, WorkerPool
@@ -163,7 +164,7 @@ def test_what_a_move_says_it_touched_narrows_nothing_but_a_person_may_ask_for_on
 def test_one_rank_is_unsupported_and_a_plan_that_cannot_run_is_refuted(bed):
     verdict = asked(bed, "base")
     assert verdict.status is Status.UNSUPPORTED
-    assert layer.UNCUT in verdict.gaps
+    assert UNCUT in verdict.gaps
     for launch, parameter in (({"tp": 3}, "tp"), ({"cp": 600}, "cp")):
         refused = asked(bed, "base", **launch)
         assert refused.status is Status.REFUTED

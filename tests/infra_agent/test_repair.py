@@ -114,7 +114,7 @@ class World:
         status = self.served_says.get(layer, Status.CONFIRMED)
         return load(1.0, margin=0.9) if (layer, status) == ("load", Status.CONFIRMED) else verdict(layer, status, {})
 
-    def not_served(self, base: str, candidate: str) -> tuple[str, ...]:
+    def not_served(self, base: str) -> tuple[str, ...]:
         return ("several ranks",)
 
     def keep(self, candidate: CandidateRecord, move: MoveRecord) -> str:
